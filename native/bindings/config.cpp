@@ -99,6 +99,16 @@ Mamba2Kind mamba2_of(const py::handle& from) {
   return kind;
 }
 
+AttentionKind attention_of(const py::handle& from) {
+  return {.rope = from.attr("rope").cast<std::optional<int>>(),
+          .window = from.attr("window").cast<int64_t>(),
+          .out_scale = from.attr("out_scale").cast<float>(),
+          .kv_heads = from.attr("kv_heads").cast<int64_t>(),
+          .head_dim = from.attr("head_dim").cast<int64_t>(),
+          .keys_as_values = from.attr("keys_as_values").cast<bool>(),
+          .shared_from = from.attr("shared_from").cast<std::optional<size_t>>()};
+}
+
 LayerKind layer_of(const py::handle& layer) {
   const py::object mixer = layer.attr("mixer"), feed_forward = layer.attr("feed_forward"),
                    beside = layer.attr("beside");
@@ -119,8 +129,7 @@ LayerKind layer_of(const py::handle& layer) {
                             mixer.attr("plain").cast<int64_t>(), mixer.attr("rotary").cast<int64_t>(),
                             mixer.attr("value").cast<int64_t>(), mixer.attr("q_rank").cast<int64_t>()};
   else
-    kind.mixer = AttentionKind{mixer.attr("rope").cast<std::optional<int>>(), mixer.attr("window").cast<int64_t>(),
-                               mixer.attr("out_scale").cast<float>()};
+    kind.mixer = attention_of(mixer);
   if (!beside.is_none()) kind.beside = mamba2_of(beside);
   if (py::hasattr(feed_forward, "count")) kind.experts = experts_of(feed_forward);
   return kind;
@@ -235,6 +244,8 @@ Config config_of(const py::object& from, const py::object& matrices) {
   read("parallel_residual", c.parallel_residual);
   read("qk_norm_after_rope", c.qk_norm_after_rope);
   read("attention_gate", c.attention_gate);
+  read("v_norm", c.v_norm);
+  read("layer_scalar", c.layer_scalar);
   read("qkv_clip", c.qkv_clip);
   read("sinks", c.sinks);
   read("query_growth", c.query_growth);

@@ -78,6 +78,30 @@ void check_latent(const Config& c, const LatentKind& latent) {
     if (layer.mixer_as<AttentionKind>()) refuse("latent attention beside plain attention is not supported");
 }
 
+void check_heads(const Config& c, size_t layer) {
+  const HeadShape own = c.head_shape(layer);
+  const auto& kind = *c.layers[layer].mixer_as<AttentionKind>();
+  in_range("kv_heads of a layer", own.kv_heads, 1, c.heads);
+  in_range("head_dim of a layer", own.head_dim, 1, 4096);
+  if (c.heads % own.kv_heads != 0)
+    refuse("heads (" + std::to_string(c.heads) + ") is not a multiple of kv_heads (" + std::to_string(own.kv_heads) +
+           ")");
+  if (kind.rope)
+    in_range("rotary dimension", 2 * static_cast<int64_t>(c.ropes[static_cast<size_t>(*kind.rope)].inv_freq.size()), 2,
+             own.head_dim);
+  const bool as_model = own.kv_heads == c.kv_heads && own.head_dim == c.head_dim && own.keys && own.values;
+  if (!as_model && (c.attention_gate || c.qk_norm == QkNorm::full || c.qkv_clip != 0.0f || c.pooled || c.modules))
+    refuse("layers with heads of their own need norms of each head, no gates or clipping, and a model that generates");
+  if (!kind.shared_from) return;
+  in_range("the layer that keys and values are shared from", static_cast<int64_t>(*kind.shared_from), 0,
+           static_cast<int64_t>(layer) - 1);
+  const auto* source = c.layers[*kind.shared_from].mixer_as<AttentionKind>();
+  if (!source || source->shared_from) refuse("keys and values are shared from a layer that has none of its own");
+  const HeadShape from = c.head_shape(*kind.shared_from);
+  if (from.kv_heads != own.kv_heads || from.head_dim != own.head_dim)
+    refuse("keys and values are shared from a layer with other heads");
+}
+
 void check_layers(const Config& c) {
   in_range("number of layers", static_cast<int64_t>(c.layers.size()), 1, 4096);
   for (size_t i = 0; i < c.layers.size(); ++i) {
@@ -85,6 +109,7 @@ void check_layers(const Config& c) {
     if (const auto* attention = layer.mixer_as<AttentionKind>()) {
       in_range("window", attention->window, 0, INT32_MAX);
       if (attention->rope) in_range("rope of a layer", *attention->rope, 0, static_cast<int64_t>(c.ropes.size()) - 1);
+      check_heads(c, i);
     }
     if (const auto* conv = layer.mixer_as<ShortConvKind>())
       in_range("width of a short convolution", conv->width, 2, 64);
@@ -100,8 +125,6 @@ void check_layers(const Config& c) {
     if (layer.feed_forward) in_range("width of a feed-forward", layer.feed_forward->width, 1, kLargest);
     if (layer.experts) check_experts(*layer.experts);
   }
-  for (const Rope& rope : c.ropes)
-    in_range("rotary dimension", 2 * static_cast<int64_t>(rope.inv_freq.size()), 2, c.head_dim);
 }
 
 void check_matrices(const Config& c) {
@@ -132,6 +155,32 @@ int64_t MatrixSpec::columns() const {
   int64_t all = 0;
   for (const MatrixPart& part : parts) all += round_up(part.rows, kPanel);
   return all;
+}
+
+bool Config::attends(size_t layer) const {
+  return layers[layer].mixer_as<AttentionKind>() || layers[layer].mixer_as<LatentKind>();
+}
+
+HeadShape Config::head_shape(size_t layer) const {
+  if (const auto* latent = layers[layer].mixer_as<LatentKind>())
+    return {heads, kv_heads, head_dim, true, false, false, latent->rank};
+  const auto& own = *layers[layer].mixer_as<AttentionKind>();
+  return {heads,
+          own.kv_heads ? own.kv_heads : kv_heads,
+          own.head_dim ? own.head_dim : head_dim,
+          !own.shared_from,
+          !own.shared_from && !own.keys_as_values,
+          attention_gate};
+}
+
+std::vector<HeadShape> Config::head_shapes() const {
+  std::vector<HeadShape> shapes;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (!attends(i)) continue;
+    const HeadShape own = head_shape(i);
+    if (std::find(shapes.begin(), shapes.end(), own) == shapes.end()) shapes.push_back(own);
+  }
+  return shapes;
 }
 
 StateShape Config::state(size_t layer) const {
@@ -186,6 +235,7 @@ void check(const Config& c, const Limits& limits) {
   if (!c.distance_buckets.empty() && c.distance_buckets.size() % 2 == 0)
     refuse("distance_buckets go from -reach to reach, so their number is odd");
   for (const int64_t bucket : c.distance_buckets) in_range("distance_buckets", bucket, 0, kLargest);
+  if (c.layer_scalar && !c.norm_after()) refuse("a layer's scalar needs a norm after each half of the layer");
   check_layers(c);
   check_matrices(c);
   check_pooling(c);

@@ -28,6 +28,23 @@ struct AttentionKind {
   std::optional<int> rope;  // index into Config::ropes
   int64_t window = 0;       // 0: all keys
   float out_scale = 1.0f;   // multiplies its result
+  // Sizes of the layer's own; 0: Config's.
+  int64_t kv_heads = 0, head_dim = 0;
+  bool keys_as_values = false;  // values are the projected keys, before their norm and rotation
+  // The layer whose keys and values are read; none: the layer's own.
+  std::optional<size_t> shared_from = std::nullopt;
+};
+
+// The heads of an attention layer. Layers of equal shapes share the plan of their attention.
+struct HeadShape {
+  int64_t heads, kv_heads, head_dim;
+  bool keys, values;   // the layer projects keys, and values of their own
+  bool gates;          // and gates of the results
+  int64_t latent = 0;  // the first numbers of a key that are its value; 0: values have a cache of their own
+
+  int64_t group() const { return heads / kv_heads; }
+  int64_t value_dim() const { return latent ? latent : head_dim; }
+  bool operator==(const HeadShape&) const = default;
 };
 
 // A gated short convolution (LFM2).
@@ -197,6 +214,8 @@ struct Config {
   bool attention_gate = false;  // results of attention are multiplied with the sigmoid of gates beside the queries
   float qkv_clip = 0.0f;        // q, k and v are clamped to this size; 0: not
   bool sinks = false;           // each head has one more logit in the denominator of its softmax
+  bool v_norm = false;          // values are normalized per head, without weights
+  bool layer_scalar = false;    // the residual is multiplied with a number at the end of each layer
   // Queries at position p are multiplied by 1 + query_growth * log(1 + floor(p / query_positions)).
   float query_growth = 0.0f;
   int64_t query_positions = 0;
@@ -206,7 +225,12 @@ struct Config {
   float attention_scale = 1.0f, attention_softcap = 0.0f;
   float logits_softcap = 0.0f, logits_scale = 1.0f, embedding_scale = 1.0f, residual_scale = 1.0f;
 
-  int64_t group() const { return heads / kv_heads; }
+  // The layer's mixer is attention, of heads or to a latent.
+  bool attends(size_t layer) const;
+  // The heads of a layer that attends; those of a latent are computed from what it projects.
+  HeadShape head_shape(size_t layer) const;
+  // The shapes of all layers that attend, without repetition.
+  std::vector<HeadShape> head_shapes() const;
   // What the mixer of a layer keeps of a sequence; of no floats: it keeps keys and values.
   StateShape state(size_t layer) const;
   bool has_states() const;

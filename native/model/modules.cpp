@@ -17,7 +17,7 @@ Modules::Modules(const Config& c, const Ranks& ranks, const Weights& weights, co
     : weights_(weights),
       kv_(kv),
       step_(c, ranks, scratch, pool, kPhases),
-      plan_(c, kv, scratch.partial_floats, pool.threads()) {}
+      plan_(c, 0, kv, scratch.partial_floats, pool.threads()) {}
 
 // Counters alternate between calls as they do between layers.
 template <class Work>

@@ -16,22 +16,24 @@ Ranks::Ranks(const std::vector<int>& threads) {
   if (threads.empty()) throw std::invalid_argument("there is no rank; a team has at least one");
 }
 
-HeadUnits::HeadUnits(const Config& c)
-    : unit_heads_(std::lcm(kPanel, c.head_dim) / c.head_dim), unit_columns_(unit_heads_ * c.head_dim) {
-  const QkvColumns at(c);
-  add_units(c.heads, c.head_dim, false);
+HeadUnits::HeadUnits(const HeadShape& s)
+    : unit_heads_(std::lcm(kPanel, s.head_dim) / s.head_dim), unit_columns_(unit_heads_ * s.head_dim) {
+  const QkvColumns at(s);
+  add_units(s.heads, s.head_dim, std::min(at.key, at.projected), false, 1);
   const int64_t first_kv = count();
-  add_units(c.kv_heads, c.head_dim, true);
-  sections_ = {{{0, at.key}, 0}, {{at.key, at.value}, first_kv}, {{at.value, at.gate}, first_kv}};
+  sections_ = {{{0, at.key}, 0}};
+  if (!s.keys) return;
+  add_units(s.kv_heads, s.head_dim, at.value - at.key, true, s.values ? 2 : 1);
+  sections_.push_back({{at.key, at.value}, first_kv});
+  if (s.values) sections_.push_back({{at.value, at.gate}, first_kv});
 }
 
 // The last unit includes the padding of its section.
-void HeadUnits::add_units(int64_t heads, int64_t head_dim, bool kv) {
-  const int64_t section = round_up(heads * head_dim, kPanel);
+void HeadUnits::add_units(int64_t heads, int64_t head_dim, int64_t columns, bool kv, int64_t sections) {
   for (int64_t begin = 0; begin < heads; begin += unit_heads_) {
     const Range range{begin, std::min(begin + unit_heads_, heads)}, none{0, 0};
-    const int64_t columns = std::min(unit_columns_, section - begin * head_dim);
-    units_.push_back(kv ? HeadUnit{none, range, 2 * columns} : HeadUnit{range, none, columns});
+    const int64_t own = sections * std::min(unit_columns_, columns - begin * head_dim);
+    units_.push_back(kv ? HeadUnit{none, range, own} : HeadUnit{range, none, own});
   }
 }
 

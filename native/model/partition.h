@@ -58,16 +58,20 @@ inline Partition split_columns(int64_t columns, int64_t unit, int threads) {
   return partition;
 }
 
-// The columns of the joint query, key and value matrix: three sections, or four with gates, each padded to whole
-// panels.
+// The columns of queries, keys, values and, if the layer has them, gates: sections that are each padded to whole
+// panels. Those that a layer does not project are behind the columns of its matrix.
 struct QkvColumns {
   int64_t key, value, gate, end;  // the queries start at 0
+  int64_t projected;              // columns of the joint matrix, of which one section alone is not padded
 
-  explicit QkvColumns(const Config& c)
-      : key(round_up(c.heads * c.head_dim, kPanel)),
-        value(key + round_up(c.kv_heads * c.head_dim, kPanel)),
-        gate(value + round_up(c.kv_heads * c.head_dim, kPanel)),
-        end(gate + (c.attention_gate ? key : 0)) {}
+  explicit QkvColumns(const HeadShape& s)
+      : key(round_up(s.heads * s.head_dim, kPanel)),
+        value(key + round_up(s.kv_heads * s.head_dim, kPanel)),
+        gate(value + round_up(s.kv_heads * s.head_dim, kPanel)),
+        end(gate + (s.gates ? key : 0)),
+        projected(s.values ? end
+                  : s.keys ? value
+                           : s.heads * s.head_dim) {}
 };
 
 // The columns of a short convolution's joint matrix (ShortConvTask's b, c and x): as QkvColumns'.
@@ -112,14 +116,15 @@ struct LatentColumns {
 };
 
 // Heads that end where a panel of the queries, keys or values ends. Once all their columns are computed, the member
-// that computed the last ones normalizes, rotates and stores them. `kv` heads have columns in both keys and values.
+// that computed the last ones normalizes, rotates and stores them. `kv` heads have columns in both keys and values, if
+// the layer projects both.
 struct HeadUnit {
   Range query, kv;  // one of them is empty
   int64_t columns;
 };
 class HeadUnits {
  public:
-  explicit HeadUnits(const Config& config);
+  explicit HeadUnits(const HeadShape& shape);
 
   int64_t count() const { return static_cast<int64_t>(units_.size()); }
   const HeadUnit& operator[](int64_t unit) const { return units_[static_cast<size_t>(unit)]; }
@@ -143,11 +148,12 @@ class HeadUnits {
     Range columns;
     int64_t first_unit;
   };
-  void add_units(int64_t heads, int64_t head_dim, bool kv);
+  // Adds the units of heads in `sections` (queries: 1; keys, or keys and values) of `columns` each.
+  void add_units(int64_t heads, int64_t head_dim, int64_t columns, bool kv, int64_t sections);
 
   int64_t unit_heads_, unit_columns_;
   std::vector<HeadUnit> units_;
-  std::vector<Section> sections_;  // queries, keys, values
+  std::vector<Section> sections_;  // queries; keys, values if the layer projects them
 };
 
 }  // namespace forearm

@@ -55,24 +55,24 @@ constexpr int64_t kMostAttendBytes = 512 << 10;
 constexpr int64_t most_gemm_bytes(int64_t k) { return 2 * kPanel * round_up(k, 64); }
 
 // Room that lets one long sequence keep all threads busy: two items a thread, each split into chunks of the context.
-int64_t partials_wanted(const Config& c, const Limits& limits, int64_t padded_head_dim, int threads) {
+int64_t partials_wanted(const Config& c, const Limits& limits, int threads) {
   const int64_t chunks = (limits.max_model_len + kChunkTokens - 1) / kChunkTokens;
-  const int64_t item = c.group() * (2 + padded_head_dim);
-  return std::min((2 * threads + c.kv_heads) * chunks * item, kMostPartialFloats);
+  int64_t most = 0;
+  for (const HeadShape& s : c.head_shapes())
+    most = std::max(most, (2 * threads + s.kv_heads) * chunks * s.group() * (2 + round_up(s.value_dim(), kPanel)));
+  return std::min(most, kMostPartialFloats);
 }
 
 int64_t mixer_columns(const Config& c) {
   int64_t most = 0;
   for (const LayerKind& layer : c.layers) {
-    const auto* mamba = layer.mixer_as<Mamba2Kind>();
-    const auto* delta = layer.mixer_as<GatedDeltaKind>();
-    const auto* latent = layer.mixer_as<LatentKind>();
-    most = std::max(most, mamba                             ? Mamba2Columns(*mamba).end
-                          : latent                          ? LatentColumns(*latent, c.heads).end
-                          : delta                           ? DeltaColumns(*delta).end
-                          : layer.mixer_as<ShortConvKind>() ? ShortConvColumns(c).end
-                                                            : QkvColumns(c).end);
+    if (const auto* mamba = layer.mixer_as<Mamba2Kind>()) most = std::max(most, Mamba2Columns(*mamba).end);
+    if (const auto* delta = layer.mixer_as<GatedDeltaKind>()) most = std::max(most, DeltaColumns(*delta).end);
+    if (layer.mixer_as<ShortConvKind>()) most = std::max(most, ShortConvColumns(c).end);
+    if (const auto* latent = layer.mixer_as<LatentKind>()) most = std::max(most, LatentColumns(*latent, c.heads).end);
   }
+  for (const HeadShape& shape : c.head_shapes())
+    if (!shape.latent) most = std::max(most, QkvColumns(shape).end);
   return most;
 }
 
@@ -183,7 +183,7 @@ int64_t Scratch::bytes_for(const Config& c, const Limits& limits, const Formats&
 // Determines the forms that matrices take and the size of a member's own scratch.
 void Scratch::need(const Config& c, const Limits& limits, const std::vector<MatrixInput>& inputs,
                    int64_t padded_head_dim, int threads) {
-  partial_floats = partials_wanted(c, limits, padded_head_dim, threads);
+  partial_floats = partials_wanted(c, limits, threads);
   cosines.resize(c.ropes.size());
   sines.resize(c.ropes.size());
   own_row_bytes_ = round_up(c.hidden * 4, 128);

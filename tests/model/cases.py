@@ -74,7 +74,7 @@ def make(case: Case, folder: Path) -> PreTrainedModel:
         for name, parameter in model.named_parameters():
             _randomize(name, parameter)
         for name, buffer in model.named_buffers():
-            if name.endswith(("e_score_correction_bias", "expert_bias")):
+            if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):
                 _randomize(name, buffer)
     model.to(getattr(torch, case.dtype)).save_pretrained(folder, max_shard_size=case.shard)
     return auto.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
@@ -133,6 +133,11 @@ _LATENT = {
     "qk_rope_head_dim": 12,
     "v_head_dim": 28,
 }
+_SLIDES, _FULL = ["sliding_attention"] * 2, ["full_attention"]
+_GEMMA4 = {
+    "head_dim": 20, "global_head_dim": 28, "sliding_window": 16, "num_hidden_layers": 4,
+    "hidden_size_per_layer_input": 0, "layer_types": [*_SLIDES, *_FULL * 2],
+}  # fmt: skip
 _LFM2 = {"norm_eps": 1e-5, "block_multiple_of": 20}
 _GRANITE_H = {
     "embedding_multiplier": 6.0, "logits_scaling": 4.0, "residual_multiplier": 0.3, "attention_multiplier": 0.2,
@@ -256,6 +261,13 @@ CASES: list[Case] = [
     }),
     Case("gemma3", "Gemma3TextConfig", {**_GEMMA, "num_hidden_layers": 7, "rope_parameters": _GEMMA3_ROPES}),
     Case("gemma3-mqa", "Gemma3TextConfig", {**_GEMMA, "num_key_value_heads": 1, "final_logit_softcapping": 9.0}),
+    # Gemma 4: other heads on layers with full attention, values that are keys; keys and values shared between layers
+    Case("gemma4", "Gemma4TextConfig", {**_GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1}),
+    Case("gemma4-shared", "Gemma4TextConfig", {
+        **_GEMMA4, "num_hidden_layers": 7, "num_kv_shared_layers": 3, "output_hidden_states": True,
+        "use_double_wide_mlp": True, "final_logit_softcapping": 9.0, "head_dim": 12, "num_attention_heads": 5,
+        "num_key_value_heads": 1, "layer_types": [*_SLIDES, *(_FULL + _SLIDES[:1]) * 2, *_FULL],
+    }),
     # the others
     Case("olmo2", "Olmo2Config"),
     Case("olmo2-mha-bias", "Olmo2Config", {"num_key_value_heads": 6, "attention_bias": True}),

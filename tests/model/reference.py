@@ -22,6 +22,8 @@ from forearm.model.families.recurrences import GatedDelta, Mamba2
 from forearm.model.pooling.pooling import PoolingAsked, pooling_plan
 
 Array = npt.NDArray[np.float64]
+Positions = npt.NDArray[np.int64]
+Kept = dict[int, tuple[Array, Array]]  # by layer: its keys and values
 
 
 def load_weights(
@@ -132,6 +134,7 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
     if config.learned_positions:
         x = x + weights["positions"][positions + config.position_offset]
 
+    kept: Kept = {}
     for i, layer in enumerate(config.layers):
         own = {name.split(".", 2)[2]: w for name, w in weights.items() if name.startswith(f"layers.{i}.")}
         own |= {name: w for name, w in weights.items() if name == "attention_bias"}
@@ -145,7 +148,8 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
         elif isinstance(layer.mixer, LatentAttention):
             y = latent_attention(config, layer.mixer, own, normed, positions, rounding)
         elif isinstance(layer.mixer, Attention):
-            y = layer.mixer.out_scale * attention(config, layer.mixer, own, normed, positions, rounding)
+            y, kept[i] = attention(config, layer.mixer, own, normed, positions, rounding, kept)
+            y = layer.mixer.out_scale * y
         if layer.mamba2:
             y = y + layer.mamba2.out_scale * mamba2(layer.mamba2, own, normed, config.norm_eps, rounding)
         mixed = x + config.residual_scale * norm(config, own, "post_attention_norm", y, rounding)
@@ -156,7 +160,7 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
             y = mlp(layer.feed_forward, own, normed, rounding)
         else:
             y = experts(layer.feed_forward, own, normed, rounding) if layer.feed_forward else np.zeros_like(x)
-        x = x + config.residual_scale * norm(config, own, "post_mlp_norm", y, rounding)
+        x = (x + config.residual_scale * norm(config, own, "post_mlp_norm", y, rounding)) * own.get("scalar", 1.0)
     return norm(config, weights, "final_norm", x, rounding)
 
 
@@ -192,15 +196,23 @@ def pooled_tolerance(
 
 
 def attention(
-    config: ModelConfig, layer: Attention, w: dict[str, Array], x: Array, positions: npt.NDArray[np.int64], e: Rounding
-) -> Array:
-    """Attention of all tokens to all tokens that they see, [tokens, hidden]."""
-    q, k, v = (linear(x, w[name], w.get(f"{name}.bias"), e) for name in "qkv")
+    config: ModelConfig, layer: Attention, w: dict[str, Array], x: Array, positions: Positions, e: Rounding, kept: Kept
+) -> tuple[Array, tuple[Array, Array]]:
+    """Attention of all tokens to all tokens that they see, [tokens, hidden], and the keys and values of all heads.
+
+    kept: keys and values of the layers before.
+    """
+    head_dim = config.heads_of(layer)[1]
+    q = linear(x, w["q"], w.get("q.bias"), e)
+    k = q if layer.shared_from is not None else linear(x, w["k"], w.get("k.bias"), e)
+    v = linear(x, w["v"], w.get("v.bias"), e) if "v" in w else k
     if config.qkv_clip:
         q, k, v = (np.clip(a, -config.qkv_clip, config.qkv_clip) for a in (q, k, v))
     if config.qk_norm == "full":
         q, k = norm(config, w, "q_norm", q, e), norm(config, w, "k_norm", k, e)
-    q, k, v = (a.reshape(len(x), -1, config.head_dim) for a in (q, k, v))
+    q, k, v = (a.reshape(len(x), -1, head_dim) for a in (q, k, v))
+    if config.v_norm:
+        v = norm(replace(config, norm_weight=False), {}, "v_norm", v, e)
     for after in (False, True):
         if config.qk_norm in ("head", "each_head") and config.qk_norm_after_rope == after:
             q, k = norm(config, w, "q_norm", q, e), norm(config, w, "k_norm", k, e)
@@ -208,10 +220,12 @@ def attention(
             q, k = (rotated(config, layer.rope, a, positions, e) for a in (q, k))
     if config.query_growth:
         q = q * (1 + config.query_growth * np.log(1 + positions // config.query_positions))[:, None, None]
-    mixed = attended(config, w, q, e.around(k, e.cache), e.around(v, e.cache), layer.window, positions, e)
+    k, v = e.around(k, e.cache), e.around(v, e.cache)
+    k, v = (k, v) if layer.shared_from is None else kept[layer.shared_from]
+    mixed = attended(config, w, q, k, v, layer.window, positions, e)
     if config.attention_gate:
         mixed = e.around(mixed * sigmoid(linear(x, w["q_gate"], None, e)).reshape(mixed.shape), e.sums, 4)
-    return linear(mixed.reshape(len(x), -1), w["o"], w.get("o.bias"), e)
+    return linear(mixed.reshape(len(x), -1), w["o"], w.get("o.bias"), e), (k, v)
 
 
 def attended(
@@ -221,15 +235,15 @@ def attended(
     k: Array,
     v: Array,
     window: int,
-    positions: npt.NDArray[np.int64],
+    positions: Positions,
     e: Rounding,
 ) -> Array:
     """The values that each head sees, weighted: [tokens, heads, value]. q, k, v: [tokens, heads or kv heads, dim]."""
-    group = config.heads // config.kv_heads
+    group = config.heads // k.shape[1]
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
     scores = np.einsum("qhd,khd->hqk", q, k)
     if e.sums:
-        scores = e.summed(scores, np.einsum("qhd,khd->hqk", q * q, k * k), config.head_dim)
+        scores = e.summed(scores, np.einsum("qhd,khd->hqk", q * q, k * k), q.shape[-1])
     scores = scores * config.attention_scale
     if config.attention_softcap:
         scores = config.attention_softcap * np.tanh(scores / config.attention_softcap)
@@ -254,12 +268,7 @@ def attended(
 
 
 def latent_attention(
-    config: ModelConfig,
-    own: LatentAttention,
-    w: dict[str, Array],
-    x: Array,
-    positions: npt.NDArray[np.int64],
-    e: Rounding,
+    config: ModelConfig, own: LatentAttention, w: dict[str, Array], x: Array, positions: Positions, e: Rounding
 ) -> Array:
     """Attention of all heads to one latent a token, absorbed, [tokens, hidden]."""
     latents = replace(config, norm_eps=1e-6)
@@ -394,7 +403,7 @@ def experts(own: Experts, w: dict[str, Array], x: Array, e: Rounding) -> Array:
     return y + (shared / (1 + np.exp(-x @ w["shared_gate"].T)) if own.shared_gate else shared)
 
 
-def routes(own: Experts, logits: Array, correction: Array | None) -> tuple[npt.NDArray[np.int64], Array]:
+def routes(own: Experts, logits: Array, correction: Array | None) -> tuple[Positions, Array]:
     """The experts of each token, best first, and their weights."""
     exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
     softmax = exponentials / exponentials.sum(axis=-1, keepdims=True)
@@ -414,7 +423,7 @@ def routes(own: Experts, logits: Array, correction: Array | None) -> tuple[npt.N
     return chosen, weights * own.scale
 
 
-def sparse_mixer(own: Experts, logits: Array) -> tuple[npt.NDArray[np.int64], Array]:
+def sparse_mixer(own: Experts, logits: Array) -> tuple[Positions, Array]:
     """Phi-3.5-MoE's: each expert's share of those left that are near it. Source: transformers' modeling_phimoe.py."""
     left, tokens = logits.copy(), np.arange(len(logits))
     chosen, weights = np.zeros((len(logits), own.active), np.int64), np.zeros((len(logits), own.active))
@@ -449,7 +458,7 @@ def norm(config: ModelConfig, w: dict[str, Array], name: str, x: Array, e: Round
     return e.around(y, e.sums, 8)
 
 
-def rotated(config: ModelConfig, rope: int, x: Array, positions: npt.NDArray[np.int64], e: Rounding) -> Array:
+def rotated(config: ModelConfig, rope: int, x: Array, positions: Positions, e: Rounding) -> Array:
     """The first 2 * len(inv_freq) values of each head, turned by position * inv_freq; x [tokens, heads, head_dim].
 
     An angle is rounded as a power, as a frequency and as a product with the position, so its error grows with that.

@@ -54,8 +54,9 @@ LLAMA = ModelConfig(
     attention_scale=0.25,
 )
 # What takes another way through forward(): full-width qk-norm and norms after the layers; sandwich norms, windows and
-# softcaps; learned positions, LayerNorm, biases and no gate; heads that end inside a panel; experts, a gated shared one
-# beside them in one layer, chosen by groups in the other; latent attention, with heads that the threads divide.
+# softcaps; heads of two shapes, with caches that layers share; learned positions, LayerNorm, biases and no gate; heads
+# that end inside a panel; experts, a gated shared one beside them in one layer, chosen by groups in the other; latent
+# attention, with heads that the threads divide.
 SHAPES = {
     "llama": LLAMA,
     "olmo2": replace(LLAMA, qk_norm="full", norm_placement="post"),
@@ -68,6 +69,22 @@ SHAPES = {
         attention_softcap=50.0,
         logits_softcap=30.0,
         tied_head=True,
+    ),
+    "gemma4": replace(
+        LLAMA,
+        norm_placement="sandwich",
+        qk_norm="head",
+        v_norm=True,
+        layer_scalar=True,
+        layers=tuple(
+            Layer(attention, FeedForward(176, "gelu_tanh"))
+            for attention in (
+                Attention(0, window=20),
+                Attention(0, kv_heads=1, head_dim=40, keys_as_values=True),
+                Attention(0, window=20, shared_from=0),
+                Attention(0, kv_heads=1, head_dim=40, keys_as_values=True, shared_from=1),
+            )
+        ),
     ),
     "opt": replace(
         LLAMA,
@@ -215,9 +232,12 @@ class Weights:
             self.vector(prefix + "q_norm", mixer.q_rank, 1.0)
             self.vector(prefix + "k_norm", mixer.rank, 1.0)
         elif config.qk_norm != "none" and isinstance(mixer, Attention):
-            full = config.qk_norm == "full"
-            for name, heads in (("q_norm", config.heads), ("k_norm", config.kv_heads)):
-                self.vector(prefix + name, config.head_dim * (heads if full else 1), 1.0)
+            kv_heads, head_dim = config.heads_of(mixer)
+            for name, heads in (("q_norm", config.heads), ("k_norm", kv_heads)):
+                if name == "q_norm" or mixer.shared_from is None:
+                    self.vector(prefix + name, head_dim * (heads if config.qk_norm == "full" else 1), 1.0)
+        if config.layer_scalar:
+            self.vector(prefix + "scalar", 1, 1.0)
         if layer.mamba2:
             self.mamba2(prefix, layer.mamba2)
 
@@ -293,7 +313,7 @@ FLOATS: tuple[DTypeName, ...] = ("float32", "bfloat16")
 KINDS: list[tuple[str, WeightFormat, str]] = [(s, WeightFormat(dtype), dtype) for s in SHAPES for dtype in FLOATS]
 KINDS += [
     (shape, WeightFormat("bfloat16"), kv)
-    for shape in ("llama", "gemma2", "latent")
+    for shape in ("llama", "gemma2", "gemma4", "latent")
     for kv in ("int8", "fp8_e4m3", "fp8_e5m2")
 ]
 KINDS += [

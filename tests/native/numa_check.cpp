@@ -122,7 +122,7 @@ Pages weight_pages(const Executor& executor, int rank) {
 
 Pages kv_pages(const Executor& executor, int rank) {
   Pages pages;
-  const Range heads = executor.kv().heads(rank);
+  const Range heads = executor.kv().heads(0, rank);
   for (int64_t layer = 0; layer < 2; ++layer) {
     const KvCache cache = executor.kv().layer(layer, heads.begin);
     for (const char* data : {cache.keys, cache.values}) {

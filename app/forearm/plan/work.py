@@ -9,7 +9,7 @@ from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.host.memory_plan import kv_bytes, state_slot_bytes
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.formats import described, spec_bytes
-from forearm.model.families.config import Attention, LatentAttention, WeightFormat
+from forearm.model.families.config import Attention, LatentAttention, ModelConfig, WeightFormat
 from forearm.model.families.matrices import MatrixSpec, matrices
 
 
@@ -28,7 +28,7 @@ class AttentionWork:
 
     window: int
     layers: int
-    width: int  # heads * head_dim of all layers
+    width: int  # heads * head_dim, summed over the layers
     kv_bytes: int  # per token
 
 
@@ -87,14 +87,20 @@ def _matrices(found: dict[WeightFormat, list[MatrixSpec]]) -> tuple[Matrices, ..
 
 def _attention(checkpoint: Checkpoint) -> tuple[AttentionWork, ...]:
     config = checkpoint.config
-    mixers = [layer.mixer for layer in config.layers]
-    attending = [one for one in mixers if isinstance(one, Attention | LatentAttention)]
-    windows = [one.window if isinstance(one, Attention) else 0 for one in attending]
-    a_layer = kv_bytes(checkpoint) // BLOCK_TOKENS // (1 if config.pooled else max(1, len(windows)))
-    return tuple(
-        AttentionWork(
-            window, windows.count(window), windows.count(window) * config.heads * config.head_dim,
-            windows.count(window) * a_layer,
-        )
-        for window in sorted(set(windows))
-    )  # fmt: skip
+    mixers = [layer.mixer for layer in config.layers if isinstance(layer.mixer, Attention | LatentAttention)]
+    windows = [mixer.window if isinstance(mixer, Attention) else 0 for mixer in mixers]
+    kept = sum(_kept(config, one) for one in mixers if isinstance(one, LatentAttention) or one.shared_from is None)
+    a_value = kv_bytes(checkpoint) / BLOCK_TOKENS / max(1, _kept(config, mixers[0]) if config.pooled else kept)
+    found = []
+    for window in sorted(set(windows)):
+        own = [mixer for mixer, its_window in zip(mixers, windows, strict=True) if its_window == window]
+        width = sum(config.heads * config.heads_of(mixer)[1] for mixer in own)
+        read = round(a_value * sum(_kept(config, mixer) for mixer in own))
+        found.append(AttentionWork(window, len(own), width, read))
+    return tuple(found)
+
+
+def _kept(config: ModelConfig, mixer: Attention | LatentAttention) -> int:
+    """Return the values of a token's keys in a layer."""
+    kv_heads, head_dim = config.heads_of(mixer)
+    return kv_heads * head_dim

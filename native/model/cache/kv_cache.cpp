@@ -14,65 +14,79 @@ DType checked(DType dtype) {
   return dtype;
 }
 
-// The number of each layer's cache.
-std::vector<int64_t> places_of(const Config& c) {
-  std::vector<int64_t> places;
-  int64_t next = 0;
-  for (const LayerKind& layer : c.layers) {
-    const bool has_keys = layer.mixer_as<AttentionKind>() || layer.mixer_as<LatentKind>();
-    places.push_back(has_keys && !c.pooled ? next++ : 0);
-  }
-  return places;
-}
-
 }  // namespace
 
 KvBlocks::KvBlocks(const Config& c, DType dtype, const Ranks& ranks)
     : dtype_(checked(dtype)),
-      place_(places_of(c)),
-      layers_(*std::max_element(place_.begin(), place_.end()) + 1),
-      padded_head_dim_(round_up(c.head_dim, kPanel)),
-      latent_(c.latent() ? c.latent()->rank : 0),
-      head_bytes_(kv_head_bytes(dtype, padded_head_dim_)),
-      block_bytes_(c.kv_heads * head_bytes_) {
-  for (int rank = 0; rank < ranks.count(); ++rank) {
-    parts_.push_back({ranks.part(c.kv_heads, 1, rank), 0});
-    rank_of_.insert(rank_of_.end(), static_cast<size_t>(heads(rank).size()), rank);
+      ranks_(ranks),
+      rank_bytes_(static_cast<size_t>(ranks.count())),
+      rank_at_(static_cast<size_t>(ranks.count())) {
+  for (size_t i = 0; i < c.layers.size(); ++i) {
+    const auto* attention = c.layers[i].mixer_as<AttentionKind>();
+    const bool shares = attention && attention->shared_from;
+    const bool own = c.attends(i) && !shares && (!c.pooled || caches_.empty());
+    place_.push_back(own ? caches_.size() : shares ? place_[*attention->shared_from] : 0);
+    if (own) add_cache(c.head_shape(i));
   }
+  // Blocks count tokens; a model without attention has some for nothing.
+  if (caches_.empty()) add_cache({c.heads, c.kv_heads, c.head_dim, true, true, false});
+}
+
+void KvBlocks::add_cache(const HeadShape& s) {
+  LayerCache& own = caches_.emplace_back();
+  own.padded_head_dim = round_up(s.head_dim, kPanel);
+  own.latent = s.latent;
+  own.head_bytes = kv_head_bytes(dtype_, own.padded_head_dim);
+  own.before = rank_bytes_;
+  const int64_t sides = s.latent ? 1 : 2;
+  for (int rank = 0; rank < ranks_.count(); ++rank) {
+    const Range heads = own.heads.emplace_back(ranks_.part(s.kv_heads, 1, rank));
+    own.rank_of.insert(own.rank_of.end(), static_cast<size_t>(heads.size()), rank);
+    rank_bytes_[static_cast<size_t>(rank)] += sides * heads.size() * own.head_bytes;
+  }
+  bytes_per_block_ += sides * s.kv_heads * own.head_bytes;
+}
+
+int64_t KvBlocks::padded_head_dim() const {
+  int64_t most = 0;
+  for (const LayerCache& own : caches_) most = std::max(most, own.padded_head_dim);
+  return most;
 }
 
 void KvBlocks::allocate(int64_t blocks) {
   region_ = Region();  // frees the old region before the new one is allocated
   blocks_ = 0;
   int64_t bytes = 0;
-  for (Part& part : parts_) {
-    part.at = round_up(bytes, kHugePage);
-    bytes = part.at + sides() * layers_ * blocks * part.heads.size() * head_bytes_;
+  for (size_t rank = 0; rank < rank_at_.size(); ++rank) {
+    rank_at_[rank] = round_up(bytes, kHugePage);
+    bytes = rank_at_[rank] + blocks * rank_bytes_[rank];
   }
   region_ = Region("a KV cache of " + std::to_string(blocks) + " blocks", bytes);
   blocks_ = blocks;
 }
 
 KvCache KvBlocks::layer(int64_t index, int64_t kv_head) const {
-  return cache(place_[static_cast<size_t>(index)], kv_head);
+  return cache(cache_of(static_cast<size_t>(index)), kv_head);
 }
 
-KvCache KvBlocks::cache(int64_t place, int64_t kv_head) const {
-  const Part& part = parts_[static_cast<size_t>(rank_of(kv_head))];
-  const int64_t block_bytes = part.heads.size() * head_bytes_;
+KvCache KvBlocks::cache(const LayerCache& own, int64_t kv_head) const {
+  const auto rank = static_cast<size_t>(own.rank_of[static_cast<size_t>(kv_head)]);
+  const Range heads = own.heads[rank];
+  const int64_t block_bytes = heads.size() * own.head_bytes;
   // The parts of the ranks before are at least one block's heads long, so this address still lies in the region.
-  char* keys = region_.data() + part.at + sides() * place * blocks_ * block_bytes - part.heads.begin * head_bytes_;
-  char* values = latent_ ? nullptr : keys + blocks_ * block_bytes;
-  return {keys, values, block_bytes, head_bytes_, dtype_, padded_head_dim_, latent_};
+  char* keys = region_.data() + rank_at_[rank] + blocks_ * own.before[rank] - heads.begin * own.head_bytes;
+  char* values = own.latent ? nullptr : keys + blocks_ * block_bytes;
+  return {keys, values, block_bytes, own.head_bytes, dtype_, own.padded_head_dim, own.latent};
 }
 
 void KvBlocks::clear(int64_t block, int rank) const {
-  const Range own = heads(rank);
-  for (int64_t i = 0; i < layers_ && own.size() > 0; ++i) {
-    const KvCache one = cache(i, own.begin);
-    const int64_t at = block * one.block_bytes + own.begin * head_bytes_;
+  for (const LayerCache& own : caches_) {
+    const Range heads = own.heads[static_cast<size_t>(rank)];
+    if (heads.size() == 0) continue;
+    const KvCache one = cache(own, heads.begin);
+    const int64_t at = block * one.block_bytes + heads.begin * own.head_bytes;
     std::memset(one.keys + at, 0, static_cast<size_t>(one.block_bytes));
-    if (!latent_) std::memset(one.values + at, 0, static_cast<size_t>(one.block_bytes));
+    if (one.values) std::memset(one.values + at, 0, static_cast<size_t>(one.block_bytes));
   }
 }
 

@@ -1,6 +1,7 @@
 // The paged KV cache of all layers: blocks of 32 tokens, zeroed by the system, packed as kernels.h defines. For models
 // whose prompts are computed whole, no layer's keys are read after its attention, so all layers share one cache. Layers
-// whose mixer is not attention have none. Latent attention has keys alone, of one head (KvCache::latent).
+// whose mixer is not attention have none, and those that share keys and values have that of the layer they read. Latent
+// attention has keys alone, of one head (KvCache::latent).
 //
 // Each rank has its own kv heads, whose memory begins at a huge page. A head's part of a block can be as small as 2 kB
 // (64 values of 8 bits), so a page with all heads would mix the heads of several ranks.
@@ -21,13 +22,15 @@ class KvBlocks {
   void allocate(int64_t blocks);
 
   int64_t blocks() const { return blocks_; }
-  int64_t bytes_per_block() const { return sides() * layers_ * block_bytes_; }
-  int64_t padded_head_dim() const { return padded_head_dim_; }
-  int64_t padded_value_dim() const { return latent_ ? latent_ : padded_head_dim_; }
+  int64_t bytes_per_block() const { return bytes_per_block_; }
+  // Of a layer's values.
+  int64_t padded_value_dim(size_t layer) const { return cache_of(layer).value_dim(); }
+  // Of the layer with the largest heads.
+  int64_t padded_head_dim() const;
 
-  int ranks() const { return static_cast<int>(parts_.size()); }
-  int rank_of(int64_t kv_head) const { return rank_of_[static_cast<size_t>(kv_head)]; }
-  Range heads(int rank) const { return parts_[static_cast<size_t>(rank)].heads; }
+  int ranks() const { return ranks_.count(); }
+  Range heads(size_t layer, int rank) const { return cache_of(layer).heads[static_cast<size_t>(rank)]; }
+  int rank_of(size_t layer, int64_t kv_head) const { return cache_of(layer).rank_of[static_cast<size_t>(kv_head)]; }
   // One layer's cache for the rank of this head: [keys | values] of [block][kv head]. Heads are indexed from the
   // model's first head.
   KvCache layer(int64_t index, int64_t kv_head) const;
@@ -36,20 +39,27 @@ class KvBlocks {
   void clear(int64_t block, int rank) const;
 
  private:
-  struct Part {
-    Range heads;
-    int64_t at;  // offset in the region
+  // The cache of a layer.
+  struct LayerCache {
+    int64_t padded_head_dim, latent, head_bytes;
+    std::vector<Range> heads;     // by rank
+    std::vector<int64_t> before;  // by rank: bytes of a block in the rank's caches before this one
+    std::vector<int> rank_of;     // by kv head
+
+    int64_t value_dim() const { return latent ? latent : padded_head_dim; }
   };
 
-  KvCache cache(int64_t place, int64_t kv_head) const;
-  int64_t sides() const { return latent_ ? 1 : 2; }  // keys and values
+  void add_cache(const HeadShape& shape);
+  const LayerCache& cache_of(size_t layer) const { return caches_[place_[layer]]; }
+  KvCache cache(const LayerCache& own, int64_t kv_head) const;
 
   const DType dtype_;
-  std::vector<int64_t> place_;  // by layer: the number of its cache
-  const int64_t layers_;        // that have a cache
-  const int64_t padded_head_dim_, latent_, head_bytes_, block_bytes_;
-  std::vector<Part> parts_;   // by rank
-  std::vector<int> rank_of_;  // by kv head
+  const Ranks ranks_;
+  std::vector<LayerCache> caches_;
+  std::vector<size_t> place_;        // by layer: the index of its cache; 0 where it has none
+  std::vector<int64_t> rank_bytes_;  // by rank: bytes of a block in all caches
+  std::vector<int64_t> rank_at_;     // by rank: offset in the region
+  int64_t bytes_per_block_ = 0;
   int64_t blocks_ = 0;
   Region region_;
 };

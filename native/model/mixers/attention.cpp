@@ -10,29 +10,31 @@
 namespace forearm {
 
 Attention::Attention(const Weights& weights, const KvBlocks& kv, Step& step)
-    : config_(step.config),
-      weights_(weights),
-      kv_(kv),
-      step_(step),
-      at_(config_),
-      units_(config_),
-      plan_(config_, kv, step.scratch.partial_floats, step.pool.threads()),
-      last_plan_(config_, kv, step.scratch.partial_floats, step.pool.threads()),
-      finished_(std::make_unique<std::atomic<int64_t>[]>(
-          static_cast<size_t>(Step::kRowBlocksPerThread * step.pool.threads() * units_.count()))) {
+    : config_(step.config), weights_(weights), kv_(kv), step_(step), shape_of_(config_.layers.size()) {
+  int64_t most_units = 0;
   for (size_t i = 0; i < config_.layers.size(); ++i) {
     LayerMatrices& own = layers_.emplace_back();
-    if (!config_.layers[i].mixer_as<AttentionKind>()) continue;
+    if (!config_.attends(i)) continue;
+    const auto plan = [&] { return AttentionPlan(config_, i, kv, step.scratch.partial_floats, step.pool.threads()); };
+    const HeadShape heads = config_.head_shape(i);
+    size_t& shape = shape_of_[i];
+    while (shape < shapes_.size() && shapes_[shape].heads != heads) ++shape;
+    if (shape == shapes_.size()) shapes_.push_back({heads, QkvColumns(heads), HeadUnits(heads), plan()});
+    if (i + 1 == config_.layers.size()) last_plan_.emplace(plan());
+    if (heads.latent) continue;  // LatentAttention has the layer's matrices
+    most_units = std::max(most_units, shapes_[shape].units.count());
     const std::string layer = "layers." + std::to_string(i) + ".";
-    own.qkv = &weights.linear(layer + "qkv", at_.end, config_.hidden);
-    own.o = &weights.linear(layer + "o", config_.hidden, config_.heads * config_.head_dim);
+    own.qkv = &weights.linear(layer + "qkv", shapes_[shape].at.projected, config_.hidden);
+    own.o = &weights.linear(layer + "o", config_.hidden, heads.heads * heads.head_dim);
   }
+  finished_ = std::make_unique<std::atomic<int64_t>[]>(
+      static_cast<size_t>(Step::kRowBlocksPerThread * step.pool.threads() * most_units));
 }
 
 void Attention::plan() {
   if (bias_.empty() && !config_.distance_buckets.empty()) spread_bias();
-  plan_.make(step_.batch());
-  last_plan_.make_for_logits(step_.batch());
+  for (LayersOfShape& shape : shapes_) shape.plan.make(step_.batch());
+  if (last_plan_) last_plan_->make_for_logits(step_.batch());
 }
 
 // Looks up the bias of every distance and head, once, when the table has been loaded.
@@ -101,14 +103,15 @@ void Attention::project_qkv(StepWalk& w, size_t layer, const Operand& in) {
     });
   step_.multiply(w, qkv, task);
   step_.barrier(w);  // the norm is over all heads of a row
-  finish_heads(layer, step_.mine(w, tokens), {0, config_.heads}, {0, config_.kv_heads});
+  finish_heads(layer, step_.mine(w, tokens), {0, shape(layer).heads.heads}, {0, shape(layer).heads.kv_heads});
 }
 
 // Counts computed columns; the member that computed the last ones of a unit of heads finishes it.
 void Attention::finish_columns(size_t layer, Range rows, int64_t row_block, Range columns) {
-  units_.each(columns, [&](int64_t index, int64_t count) {
-    const HeadUnit& unit = units_[index];
-    std::atomic<int64_t>& finished = finished_[static_cast<size_t>(row_block * units_.count() + index)];
+  const HeadUnits& units = shape(layer).units;
+  units.each(columns, [&](int64_t index, int64_t count) {
+    const HeadUnit& unit = units[index];
+    std::atomic<int64_t>& finished = finished_[static_cast<size_t>(row_block * units.count() + index)];
     if (finished.fetch_add(count, std::memory_order_acq_rel) + count < unit.columns) return;
     finished.store(0, std::memory_order_relaxed);  // for the next layer, which is barriers away
     finish_heads(layer, rows, unit.query, unit.kv);
@@ -118,50 +121,54 @@ void Attention::finish_columns(size_t layer, Range rows, int64_t row_block, Rang
 // Normalizes and rotates these heads of these rows, and stores keys and values.
 void Attention::finish_heads(size_t layer, Range rows, Range query, Range kv) {
   if (rows.size() == 0) return;
+  const LayersOfShape& s = shape(layer);
+  const int64_t dim = s.heads.head_dim, key = s.at.key + kv.begin * dim, value = s.at.value + kv.begin * dim;
+  if (kind(layer).keys_as_values)
+    for (int64_t r = rows.begin; r < rows.end; ++r) std::copy_n(qkv_at(r, key), kv.size() * dim, qkv_at(r, value));
   if (config_.qkv_clip > 0.0f) {
-    clip(rows, query.begin * config_.head_dim, query.size());
-    clip(rows, at_.key + kv.begin * config_.head_dim, kv.size());
-    clip(rows, at_.value + kv.begin * config_.head_dim, kv.size());
+    clip(rows, query.begin * dim, query.size() * dim);
+    clip(rows, key, kv.size() * dim);
+    clip(rows, value, kv.size() * dim);
   }
-  if (!config_.qk_norm_after_rope) normalize_heads(weights_.norms(layer), rows, query, kv);
+  if (!config_.qk_norm_after_rope) normalize_heads(layer, rows, query, kv);
   if (const auto rope = kind(layer).rope) {
-    rotate(static_cast<size_t>(*rope), rows, query.begin * config_.head_dim, query.size());
-    rotate(static_cast<size_t>(*rope), rows, at_.key + kv.begin * config_.head_dim, kv.size());
+    rotate(static_cast<size_t>(*rope), rows, query.begin * dim, query.size(), dim);
+    rotate(static_cast<size_t>(*rope), rows, key, kv.size(), dim);
   }
-  if (config_.qk_norm_after_rope) normalize_heads(weights_.norms(layer), rows, query, kv);
-  if (config_.query_growth != 0.0f) grow(rows, query);
+  if (config_.qk_norm_after_rope) normalize_heads(layer, rows, query, kv);
+  if (config_.query_growth != 0.0f) grow(rows, query.begin * dim, query.size() * dim);
   for (int64_t h = kv.begin; h < kv.end; ++h)
-    step_.kernel.write_kv({kv_.layer(static_cast<int64_t>(layer), h),
-                           qkv_at(rows.begin, at_.key + h * config_.head_dim),
-                           qkv_at(rows.begin, at_.value + h * config_.head_dim), step_.scratch.mixer_in.stride,
-                           rows.size(), config_.head_dim, h, step_.scratch.slots + rows.begin});
+    step_.kernel.write_kv({kv_.layer(static_cast<int64_t>(layer), h), qkv_at(rows.begin, s.at.key + h * dim),
+                           qkv_at(rows.begin, s.at.value + h * dim), step_.scratch.mixer_in.stride, rows.size(), dim, h,
+                           step_.scratch.slots + rows.begin});
 }
 
-// Clamps these heads' values.
-void Attention::clip(Range rows, int64_t column, int64_t heads) {
+void Attention::clip(Range rows, int64_t column, int64_t columns) {
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     float* x = qkv_at(r, column);
-    for (int64_t i = 0; i < heads * config_.head_dim; ++i)
-      x[i] = std::min(std::max(x[i], -config_.qkv_clip), config_.qkv_clip);
+    for (int64_t i = 0; i < columns; ++i) x[i] = std::min(std::max(x[i], -config_.qkv_clip), config_.qkv_clip);
   }
 }
 
 // Multiplies queries beyond the first query_positions, so that attention stays sharp over long contexts.
-void Attention::grow(Range rows, Range query) {
+void Attention::grow(Range rows, int64_t column, int64_t columns) {
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const int64_t steps = step_.batch().position[r] / config_.query_positions;
     if (steps == 0) continue;
     const float factor = 1.0f + config_.query_growth * std::log(1.0f + static_cast<float>(steps));
-    float* x = qkv_at(r, query.begin * config_.head_dim);
-    for (int64_t i = 0; i < query.size() * config_.head_dim; ++i) x[i] *= factor;
+    float* x = qkv_at(r, column);
+    for (int64_t i = 0; i < columns; ++i) x[i] *= factor;
   }
 }
 
-void Attention::normalize_heads(const LayerNorms& norms, Range rows, Range query, Range kv) {
-  const auto per_head = [&](const Norm& norm, int64_t column, int64_t heads) {
+void Attention::normalize_heads(size_t layer, Range rows, Range query, Range kv) {
+  const LayerNorms& norms = weights_.norms(layer);
+  const LayersOfShape& s = shape(layer);
+  const int64_t dim = s.heads.head_dim;
+  const auto per_head = [&](const float* weight, int64_t column, int64_t heads) {
     if (heads == 0) return;
-    step_.kernel.head_norm({qkv_at(rows.begin, column), step_.scratch.mixer_in.stride, rows.size(), heads,
-                            config_.head_dim, norm.weight.data(), config_.norm_eps});
+    step_.kernel.head_norm(
+        {qkv_at(rows.begin, column), step_.scratch.mixer_in.stride, rows.size(), heads, dim, weight, config_.norm_eps});
   };
   const auto whole = [&](const float* weight, int64_t column, int64_t width, bool layer_norm) {
     Operand out = step_.scratch.mixer_in;
@@ -170,35 +177,35 @@ void Attention::normalize_heads(const LayerNorms& norms, Range rows, Range query
                        config_.norm_eps, layer_norm, out});
   };
   const auto each_head = [&](const Norm& norm, int64_t first, Range heads) {
-    for (int64_t column = heads.begin * config_.head_dim; column < heads.end * config_.head_dim;
-         column += config_.head_dim)
-      whole(norm.weight.data() + column, first + column, config_.head_dim, config_.layer_norm);
+    for (int64_t column = heads.begin * dim; column < heads.end * dim; column += dim)
+      whole(norm.weight.data() + column, first + column, dim, config_.layer_norm);
   };
+  if (config_.v_norm) per_head(nullptr, s.at.value + kv.begin * dim, kv.size());
   if (config_.qk_norm == QkNorm::head) {
-    per_head(norms.q, query.begin * config_.head_dim, query.size());
-    per_head(norms.k, at_.key + kv.begin * config_.head_dim, kv.size());
+    per_head(norms.q.weight.data(), query.begin * dim, query.size());
+    per_head(norms.k.weight.data(), s.at.key + kv.begin * dim, kv.size());
   } else if (config_.qk_norm == QkNorm::full) {  // rows are divided, so these are all heads
-    whole(norms.q.weight.data(), 0, config_.heads * config_.head_dim, false);
-    whole(norms.k.weight.data(), at_.key, config_.kv_heads * config_.head_dim, false);
+    whole(norms.q.weight.data(), 0, s.heads.heads * dim, false);
+    whole(norms.k.weight.data(), s.at.key, s.heads.kv_heads * dim, false);
   } else if (config_.qk_norm == QkNorm::each_head) {
     each_head(norms.q, 0, query);
-    each_head(norms.k, at_.key, kv);
+    each_head(norms.k, s.at.key, kv);
   }
 }
 
-void Attention::rotate(size_t rope, Range rows, int64_t column, int64_t heads) {
+void Attention::rotate(size_t rope, Range rows, int64_t column, int64_t heads, int64_t head_dim) {
   if (heads == 0) return;
   const auto pairs = static_cast<int64_t>(config_.ropes[rope].inv_freq.size());
-  step_.kernel.rope({qkv_at(rows.begin, column), step_.scratch.mixer_in.stride, rows.size(), heads, config_.head_dim,
-                     2 * pairs, step_.scratch.cosines[rope] + rows.begin * pairs,
-                     step_.scratch.sines[rope] + rows.begin * pairs, config_.ropes[rope].interleaved});
+  step_.kernel.rope({qkv_at(rows.begin, column), step_.scratch.mixer_in.stride, rows.size(), heads, head_dim, 2 * pairs,
+                     step_.scratch.cosines[rope] + rows.begin * pairs, step_.scratch.sines[rope] + rows.begin * pairs,
+                     config_.ropes[rope].interleaved});
 }
 
 void Attention::attend(StepWalk& w, size_t layer) {
   AttendTask task{};
   task.q = qkv_at(0, 0);
   task.q_stride = step_.scratch.mixer_in.stride;
-  if (config_.attention_gate) task.gate = qkv_at(0, at_.gate);
+  if (config_.attention_gate) task.gate = qkv_at(0, shape(layer).at.gate);
   task.window = kind(layer).window;
   task.scale = config_.attention_scale;
   task.softcap = config_.attention_softcap;

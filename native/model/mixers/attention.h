@@ -3,6 +3,7 @@
 #pragma once
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "model/cache/kv_cache.h"
@@ -18,10 +19,12 @@ class Attention {
   // All arguments must outlive this. Throws std::invalid_argument if a layer's matrix is missing or has a wrong size.
   Attention(const Weights& weights, const KvBlocks& kv, Step& step);
 
-  // Plans the attention of the step's batch, which is the same in every layer.
+  // Plans the attention of the step's batch, which is the same in layers with the same heads.
   void plan();
   // The plan of a layer: the last one's has only rows that need logits.
-  const AttentionPlan& plan_of(size_t layer) const { return layer + 1 == layers_.size() ? last_plan_ : plan_; }
+  const AttentionPlan& plan_of(size_t layer) const {
+    return layer + 1 == layers_.size() ? *last_plan_ : shape(layer).plan;
+  }
   // Computes a member's share of the data that all layers read: rotary angles and slots of keys and values.
   void begin(const StepWalk& w);
   // Computes this layer's mixer and adds it to the residual, with barriers before and after. add: the norm of the
@@ -33,6 +36,14 @@ class Attention {
   struct LayerMatrices {
     const Linear *qkv = nullptr, *o = nullptr;  // null: a layer with another mixer
   };
+  // What layers have in common whose heads are the same.
+  struct LayersOfShape {
+    HeadShape heads;
+    QkvColumns at;
+    HeadUnits units;
+    AttentionPlan plan;
+  };
+  const LayersOfShape& shape(size_t layer) const { return shapes_[shape_of_[layer]]; }
   const AttentionKind& kind(size_t layer) const { return *config_.layers[layer].mixer_as<AttentionKind>(); }
 
   void spread_bias();
@@ -40,10 +51,10 @@ class Attention {
   void project_qkv(StepWalk& w, size_t layer, const Operand& in);
   void finish_columns(size_t layer, Range rows, int64_t row_block, Range columns);
   void finish_heads(size_t layer, Range rows, Range query, Range kv);
-  void clip(Range rows, int64_t column, int64_t heads);
-  void grow(Range rows, Range query);
-  void normalize_heads(const LayerNorms& norms, Range rows, Range query, Range kv);
-  void rotate(size_t rope, Range rows, int64_t column, int64_t heads);
+  void clip(Range rows, int64_t column, int64_t columns);
+  void grow(Range rows, int64_t column, int64_t columns);
+  void normalize_heads(size_t layer, Range rows, Range query, Range kv);
+  void rotate(size_t rope, Range rows, int64_t column, int64_t heads, int64_t head_dim);
   void attend(StepWalk& w, size_t layer);
   float* qkv_at(int64_t row, int64_t column) const { return step_.scratch.mixer_at(row, column); }
 
@@ -52,10 +63,10 @@ class Attention {
   const KvBlocks& kv_;
   Step& step_;
   std::vector<LayerMatrices> layers_;
-  const QkvColumns at_;
-  const HeadUnits units_;
-  std::vector<float> bias_;                           // DistanceBias::values; empty: none, or not loaded yet
-  AttentionPlan plan_, last_plan_;                    // for all layers but the last, and for the last one
+  std::vector<float> bias_;  // DistanceBias::values; empty: none, or not loaded yet
+  std::vector<LayersOfShape> shapes_;
+  std::vector<size_t> shape_of_;                      // by layer: an index into shapes_
+  std::optional<AttentionPlan> last_plan_;            // for the last layer, if it attends
   std::unique_ptr<std::atomic<int64_t>[]> finished_;  // by row block and unit: number of computed columns
 };
 

@@ -13,22 +13,21 @@ constexpr int64_t kItemHeads = 8;
 
 }  // namespace
 
-AttentionPlan::AttentionPlan(const Config& c, const KvBlocks& kv, int64_t partial_floats, int threads)
+AttentionPlan::AttentionPlan(const Config& c, size_t layer, const KvBlocks& kv, int64_t partial_floats, int threads)
     : kv_(kv),
-      kv_heads_(c.kv_heads),
-      group_(c.group()),
-      floats_per_row_(2 + kv.padded_value_dim()),
+      layer_(layer),
+      heads_(c.head_shape(layer)),
+      floats_per_row_(2 + kv.padded_value_dim(layer)),
       most_partials_(partial_floats),
       threads_(threads),
       both_ways_(c.bidirectional),
-      shares_keys_(c.latent()),
       work_(static_cast<size_t>(kv.ranks())) {}
 
 void AttentionPlan::add_items(const Batch& b, const AttentionRows& rows) {
   const int64_t keys = both_ways_ ? b.start[rows.sequence + 1] - b.start[rows.sequence] : 0;
-  for (int64_t i = 0; i < kv_heads_ * parts_; ++i) {
+  for (int64_t i = 0; i < heads_.kv_heads * parts_; ++i) {
     const int64_t kv_head = i / parts_;
-    const Range heads = share(group_, 1, i % parts_, parts_);
+    const Range heads = share(heads_.group(), 1, i % parts_, parts_);
     // The last tokens attend to most keys; long work comes first, so that all members finish at about the same time.
     for (int64_t end = rows.tokens; end > 0; end -= std::min(end, kItemTokens)) {
       const int64_t begin = end - std::min(end, kItemTokens), row = rows.row + begin;
@@ -43,8 +42,8 @@ void AttentionPlan::add_items(const Batch& b, const AttentionRows& rows) {
 void AttentionPlan::cut_groups(const Batch& b) {
   int64_t items = 0;
   for (int64_t s = 0; s < b.sequences; ++s) items += (b.start[s + 1] - b.start[s] + kItemTokens - 1) / kItemTokens;
-  const int64_t most = (group_ + kItemHeads - 1) / kItemHeads;
-  parts_ = shares_keys_ ? std::clamp<int64_t>((threads_ + items - 1) / items, 1, most) : 1;
+  const int64_t most = (heads_.group() + kItemHeads - 1) / kItemHeads;
+  parts_ = heads_.latent ? std::clamp<int64_t>((threads_ + items - 1) / items, 1, most) : 1;
 }
 
 void AttentionPlan::make(const Batch& b) {
@@ -82,7 +81,7 @@ void AttentionPlan::divide() {
     const int64_t chunks = item.chunk_end(0), floats = chunks * partial_floats(item);
     const bool long_one = 2 * threads_ * item.tokens * chunks > cost;
     const bool split = threads_ > 1 && chunks > 1 && long_one && used + floats <= most_partials_;
-    std::vector<AttentionWork>& work = work_[static_cast<size_t>(kv_.rank_of(item.kv_head))];
+    std::vector<AttentionWork>& work = work_[static_cast<size_t>(kv_.rank_of(layer_, item.kv_head))];
     for (int64_t chunk = 0; chunk < (split ? chunks : 1); ++chunk)
       work.push_back({static_cast<int32_t>(i), static_cast<int32_t>(chunk), split});
     if (!split) continue;

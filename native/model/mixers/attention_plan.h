@@ -1,4 +1,4 @@
-// The attention of a step, divided into pieces of work for the team; it is the same in every layer.
+// The attention of a step, divided into pieces of work for the team; it is the same in every layer with the same heads.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -45,8 +45,8 @@ struct AttentionWork {
 
 class AttentionPlan {
  public:
-  // `kv` must outlive this.
-  AttentionPlan(const Config& config, const KvBlocks& kv, int64_t partial_floats, int threads);
+  // Of a layer, and of those whose heads have the same shape. `kv` must outlive this.
+  AttentionPlan(const Config& config, size_t layer, const KvBlocks& kv, int64_t partial_floats, int threads);
 
   // Plans a batch and cuts long prompts into blocks of tokens. An item so long that its thread would finish long after
   // the others is split into its chunks of keys, as far as there is room for partial results.
@@ -70,9 +70,11 @@ class AttentionPlan {
   void cut_groups(const Batch& batch);
 
   const KvBlocks& kv_;
-  const int64_t kv_heads_, group_, floats_per_row_, most_partials_;
+  const size_t layer_;
+  const HeadShape heads_;
+  const int64_t floats_per_row_, most_partials_;
   const int threads_;
-  const bool both_ways_, shares_keys_;
+  const bool both_ways_;
   int64_t parts_ = 1;  // of a group, each an item
   std::vector<AttentionItem> items_;
   std::vector<std::vector<AttentionWork>> work_;  // by rank

@@ -22,13 +22,14 @@ void attend_piece(int member, const Step& step, const KvBlocks& kv, const Attent
   const AttentionItem& item = plan.item(work);
   task.cache = kv.layer(static_cast<int64_t>(layer), item.kv_head);
   task.blocks = step.batch().block + item.first_block;
-  task.q += item.row * task.q_stride + item.head * step.config.head_dim;
+  const HeadShape heads = step.config.head_shape(layer);
+  task.q += item.row * task.q_stride + item.head * heads.head_dim;
   if (task.gate) task.gate += item.row * task.q_stride;
-  task.head_dim = step.config.head_dim;
+  task.head_dim = heads.head_dim;
   task.kv_head = item.kv_head;
   task.group = item.heads;
-  if (item.heads < step.config.group())  // all heads share one key, and the results are floats
-    task.out.data = static_cast<float*>(task.out.data) + item.head * task.cache.value_dim();
+  if (item.heads < heads.group())  // all heads share one key, and the results are floats
+    task.out.data = static_cast<float*>(task.out.data) + item.head * heads.latent;
   task.token_end = item.tokens;
   task.first_position = item.first_position;
   task.keys = item.keys;

@@ -50,7 +50,8 @@ void Step::make_rows(const StepWalk& w, const Source& source, Range rows, const 
   }
 }
 
-// Computes residual += scale * norm(projected), or without the norm if it has no weights.
+// Computes residual += scale * norm(projected), or without the norm if it has no weights, and then multiplies the
+// residual with the layer's scalar.
 void Step::add_projected(const Norm& norm, Range rows) {
   for (int64_t r = norm.if_there() ? rows.end : rows.begin; r < rows.end; ++r)
     for (int64_t i = 0; i < config.hidden; ++i) residual_row(r)[i] += config.residual_scale * projected_row(r)[i];
@@ -58,6 +59,9 @@ void Step::add_projected(const Norm& norm, Range rows) {
   kernel.add_norm({{projected_row(0), scratch.projected.stride, rows.begin, rows.end, config.hidden, norm.weight.data(),
                     or_null(norm.bias), config.norm_eps, config.layer_norm, scratch.residual},
                    config.residual_scale});
+  for (const float scale : norm.stream_scale)
+    for (int64_t r = rows.begin; r < rows.end; ++r)
+      for (int64_t i = 0; i < config.hidden; ++i) residual_row(r)[i] *= scale;
 }
 
 void Step::normalize(const Norm& norm, const float* x, Range rows, const Operand& out) {

@@ -94,10 +94,12 @@ void Weights::declare_norms(const Config& c, size_t layer) {
     if (latent->q_rank) declare_norm(c, prefix + "q_norm", norms.q, latent->q_rank, false);
     declare_norm(c, prefix + "k_norm", norms.k, latent->rank, false);
   }
+  if (c.layer_scalar) declare_vector(prefix + "scalar", norms.post_mlp.stream_scale, 1, {1, {}});
   if (c.qk_norm == QkNorm::none || !c.layers[layer].mixer_as<AttentionKind>()) return;
-  const bool shared = c.qk_norm == QkNorm::head;
-  declare_norm(c, prefix + "q_norm", norms.q, shared ? c.head_dim : c.heads * c.head_dim, false);
-  declare_norm(c, prefix + "k_norm", norms.k, shared ? c.head_dim : c.kv_heads * c.head_dim, false);
+  const HeadShape own = c.head_shape(layer);
+  const bool one = c.qk_norm == QkNorm::head;
+  declare_norm(c, prefix + "q_norm", norms.q, own.head_dim * (one ? 1 : own.heads), false);
+  if (own.keys) declare_norm(c, prefix + "k_norm", norms.k, own.head_dim * (one ? 1 : own.kv_heads), false);
 }
 
 void Weights::declare_convolution(size_t layer, int64_t width, int64_t channels, bool bias) {

@@ -11,6 +11,21 @@ from tests.unit.model.published_layer_norm import LAYER_NORM
 
 _OLD = {"use_cache": True, "initializer_range": 0.02, "transformers_version": "4.41.2", "attention_dropout": 0.0}
 
+_GEMMA4: dict[str, Any] = {
+    "attention_bias": False, "attention_k_eq_v": True, "enable_moe_block": False,
+    "final_logit_softcapping": 30.0, "global_head_dim": 512, "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 5376, "hidden_size_per_layer_input": 0,
+    "intermediate_size": 21504, "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 10,
+    "max_position_embeddings": 262144, "model_type": "gemma4_text", "num_attention_heads": 32,
+    "num_global_key_value_heads": 4, "num_hidden_layers": 60, "num_key_value_heads": 16,
+    "num_kv_shared_layers": 0, "rms_norm_eps": 1e-06, "rope_parameters": {
+        "full_attention": {
+            "partial_rotary_factor": 0.25, "rope_theta": 1000000.0, "rope_type": "proportional",
+        }, "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
+    }, "sliding_window": 1024, "tie_word_embeddings": True, "use_bidirectional_attention": "vision",
+    "use_double_wide_mlp": False, "vocab_size": 262144, "vocab_size_per_layer_input": 262144,
+}  # fmt: skip
+
 PUBLISHED: dict[str, dict[str, Any]] = {
     "Llama-2-7b-chat-hf": {
         "architectures": ["LlamaForCausalLM"], "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
@@ -122,6 +137,14 @@ PUBLISHED: dict[str, dict[str, Any]] = {
             "num_attention_heads": 16, "num_hidden_layers": 27, "patch_size": 14, "vision_use_head": False,
         },
     },
+    "gemma-4-31B-it": {
+        "architectures": ["Gemma4ForConditionalGeneration"], "audio_config": None, "dtype": "bfloat16",
+        "eos_token_id": [1, 106], "image_token_id": 258880, "model_type": "gemma4", "text_config": _GEMMA4,
+        "tie_word_embeddings": True, "vision_config": {
+            "hidden_size": 1152, "model_type": "gemma4_vision", "num_attention_heads": 16, "num_hidden_layers": 27,
+        },
+    },
+    "gemma-4-31B-it, its text part alone": {**_GEMMA4, "architectures": ["Gemma4ForCausalLM"], "dtype": "bfloat16"},
     "OLMo-2-0425-1B-Instruct": {
         **_OLD, "architectures": ["Olmo2ForCausalLM"], "attention_bias": False, "bos_token_id": 100257,
         "eos_token_id": 100257, "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 8192,

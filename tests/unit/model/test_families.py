@@ -377,7 +377,7 @@ def test_angles_that_cannot_be_changed_so_are_refused(model: str, tmp_path: Path
 
 def test_a_multimodal_model_is_refused_by_the_family_of_its_text_part(tmp_path: Path) -> None:
     outer = PUBLISHED["gemma-3-4b-it"]
-    text = outer["text_config"] | {"model_type": "gemma9_text"}
+    text = outer["text_config"] | {"model_type": "gemma33_text"}
 
-    with pytest.raises(ConfigError, match=r'text_config.*model_type = "gemma9_text".*the nearest name is gemma3_text'):
+    with pytest.raises(ConfigError, match=r'text_config.*model_type = "gemma33_text".*the nearest name is gemma3_text'):
         read_config(folder_of(tmp_path, outer | {"text_config": text}))

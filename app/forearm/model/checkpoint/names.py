@@ -28,6 +28,7 @@ _VECTORS = {
     "conv": "conv.conv",
     "mamba": "mamba",
     "delta": "linear_attn",
+    "scalar": "layer_scalar",
     "correction": "mlp.gate.e_score_correction_bias",
     "sinks": "self_attn.sinks",
     "attention_bias": "relative_attention_bias",
@@ -115,12 +116,12 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
             own = config.names.get(f"{layer}.{norm}")
             there = f"{at}.{names[norm]}" if own is None else f"{prefix}{own}"
             found += _norm(f"{layer}.{norm}", there, config.hidden, biases)
-        for norm, heads in (("q_norm", config.heads), ("k_norm", config.kv_heads)):
-            if config.qk_norm != "none" and isinstance(mixer, Attention):
-                size = config.head_dim * (1 if config.qk_norm == "head" else heads)
-                found += _norm(f"{layer}.{norm}", f"{at}.{names[norm]}", size, False, heads)
+        if config.qk_norm != "none" and isinstance(mixer, Attention):
+            found += _head_norms(config, mixer, layer, at)
         if isinstance(mixer, LatentAttention):
             found += _latent(layer, f"{at}.self_attn", mixer)
+        if config.layer_scalar:
+            found.append(TensorPart(f"{layer}.scalar", f"{at}.{names['scalar']}", (1,)))
         if isinstance(mixer, ShortConv):
             taps = f"{at}.{names['conv']}"
             found.append(TensorPart(f"{layer}.conv", f"{taps}.weight", (config.hidden * mixer.taps,)))
@@ -166,6 +167,14 @@ def _delta(layer: str, at: str, own: GatedDelta) -> Iterator[TensorPart]:
     for name, stored in (("dt_bias", "dt_bias"), ("a_log", "A_log")):
         yield TensorPart(f"{layer}.{name}", f"{at}.{stored}", (own.value_heads,))
     yield TensorPart(f"{layer}.gate_norm", f"{at}.norm.weight", (own.value_dim,))
+
+
+def _head_norms(config: ModelConfig, mixer: Attention, layer: str, at: str) -> Iterator[TensorPart]:
+    """Yield the norms of a layer's queries, and of its keys if it has its own."""
+    kv_heads, head_dim = config.heads_of(mixer)
+    for norm, heads in (("q_norm", config.heads), ("k_norm", kv_heads))[: 2 if mixer.shared_from is None else 1]:
+        size = head_dim * (1 if config.qk_norm == "head" else heads)
+        yield from _norm(f"{layer}.{norm}", f"{at}.{(_VECTORS | config.names)[norm]}", size, False, heads)
 
 
 def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collection[str]) -> Iterator[TensorPart]:
@@ -247,17 +256,14 @@ def _fused_experts(config: ModelConfig, prefix: str, stored: Collection[str]) ->
     blocks = (own.partition("experts.")[0], "mlp.", "block_sparse_moe.")
     for block in blocks if "gate_up_proj" not in own else ():  # gpt-oss names its fused tensors
         if any(f"{at}{block}experts.gate_up_proj" in stored for at in layers):
-            joint, router = f"{block}experts.gate_up_proj", f"{block}gate"
-            if any(f"{at}{block}router.weight" in stored for at in layers):
-                router = f"{block}router"
+            joint = f"{block}experts.gate_up_proj"
+            router = "router" if any(f"{at}{block}router.weight" in stored for at in layers) else "gate"
             names = {
-                "experts.gate": f"{joint}[0]",
-                "experts.up": f"{joint}[1]",
-                "experts.down": f"{block}experts.down_proj",
-            }
+                "experts.gate": f"{joint}[0]", "experts.up": f"{joint}[1]", "experts.down": f"{block}experts.down_proj",
+            }  # fmt: skip
             correction = config.names.get("correction", _VECTORS["correction"])
             beside = correction.replace("mlp.moe_statics.", "mlp.gate.moe_statics.")  # ERNIE's
-            return names | {"router": router, "correction": beside}
+            return names | {"router": f"{block}{router}", "correction": beside}
     return {}
 
 

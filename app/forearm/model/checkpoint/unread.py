@@ -14,7 +14,7 @@ from pathlib import Path
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.names import TensorPart, layers_prefix
 from forearm.model.checkpoint.shards import Files, StoredTensor
-from forearm.model.families.config import ModelConfig
+from forearm.model.families.config import Attention, ModelConfig
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +63,7 @@ _CARRIED = (
 # Heads for pretraining, which a pooling model does not compute; and T5's decoder and second name of the embedding.
 _NOT_POOLED = ("cls.", "lm_head.", "pooler.dense.", "head.", "decoder.", "vocab_", "encoder.embed_tokens.")
 _TIED = ("lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight")
+_OF_KEYS_AND_VALUES = ("k_proj.", "v_proj.", "k_norm.", "v_norm.")  # stored for layers that share those of others
 _SHOWN = 5
 
 
@@ -120,7 +121,13 @@ def some(names: list[str]) -> str:
 def unread_names(config: ModelConfig, tensors: Collection[str], used: Collection[str]) -> list[str]:
     """Return the names of tensors that nothing reads, without those known to be of no use to text."""
     tied = set(_TIED) if config.tied_head else set()
-    carried = tuple(f".{name}" for name in (*_CARRIED, *(_NOT_POOLED if config.pooled else ())))
+    shared = [
+        i
+        for i, layer in enumerate(config.layers)
+        if isinstance(layer.mixer, Attention) and layer.mixer.shared_from is not None
+    ]
+    unused = [f"layers.{i}.self_attn.{name}" for i in shared for name in _OF_KEYS_AND_VALUES]
+    carried = tuple(f".{name}" for name in (*_CARRIED, *unused, *(_NOT_POOLED if config.pooled else ())))
     names = set(tensors) - set(used) - tied
     return sorted(name for name in names if not any(known in f".{name}" for known in carried))
 

@@ -79,10 +79,19 @@ class WeightFormat:
 
 @dataclass(frozen=True)
 class Attention:
-    """A mixer: softmax attention. Its fields are the properties that may differ from layer to layer."""
+    """A mixer: softmax attention. Its fields are the properties that may differ from layer to layer.
+
+    kv_heads, head_dim: sizes of the layer's own; 0: ModelConfig's. keys_as_values: values are the projected keys,
+    before their norm and rotation (Gemma 4). shared_from: the layer whose keys and values are read; None: the layer
+    has its own.
+    """
 
     rope: int | None  # index into ModelConfig.ropes; None: no positions (SmolLM3's NoPE layers, OPT)
     window: int = 0  # keys j with i - j < window are visible; 0: all
+    kv_heads: int = 0
+    head_dim: int = 0
+    keys_as_values: bool = False
+    shared_from: int | None = None
     out_scale: float = 1.0  # multiplies its result
 
 
@@ -255,6 +264,8 @@ class ModelConfig:
     qk_norm_after_rope: bool = False
     # Each head's result is multiplied with the sigmoid of gates, which are linear functions of the token.
     attention_gate: bool = False
+    v_norm: bool = False  # values are normalized per head, without weights (Gemma 4)
+    layer_scalar: bool = False  # the residual is multiplied with a number of the checkpoint at the end of each layer
     qkv_clip: float = 0.0  # q, k and v are clamped to this size; 0: not
     sinks: bool = False  # each head has one more logit in the denominator of its softmax (gpt-oss)
     # Queries at position p are multiplied by 1 + query_growth * log(1 + floor(p / query_positions)) (Ministral 3).
@@ -288,6 +299,12 @@ class ModelConfig:
     # rows, the first at row `first` and each `step` rows after the one before. More for tensors of experts: names.py,
     # _PLACE.
     names: dict[str, str] = field(default_factory=dict)
+
+    def heads_of(self, mixer: Attention | LatentAttention) -> tuple[int, int]:
+        """Return the number of a layer's kv heads, and the size of its heads."""
+        if isinstance(mixer, LatentAttention):
+            return self.kv_heads, self.head_dim
+        return mixer.kv_heads or self.kv_heads, mixer.head_dim or self.head_dim
 
     @property
     def has_states(self) -> bool:

@@ -187,22 +187,26 @@ def lengths_of(inputs: FamilyInputs, settings: Keys) -> Lengths:
 
 
 def ropes_by_layer_type(
-    inputs: FamilyInputs, *, full: tuple[str, float], sliding: tuple[str, float]
+    inputs: FamilyInputs, *, full: tuple[str, float], sliding: tuple[str, float], full_head_dim: int | None = None
 ) -> tuple[Rope, Rope]:
     """Return the rotary angles of layers with full attention, and of layers with a window.
 
     Older files have rope_scaling for the first alone, and top-level keys for the bases; newer files have
-    rope_parameters by layer type. full, sliding: the top-level key of the base and its default.
+    rope_parameters by layer type. full, sliding: the top-level key of the base and its default. full_head_dim: the size
+    of heads of layers with full attention; None: head_dim.
     """
     keys = inputs.keys
     empty = Keys({}, keys.source)
     nested = keys.object("rope_parameters") or empty
     head_dim = keys.integer("head_dim", keys.integer("hidden_size") // keys.integer("num_attention_heads"))
 
-    def angles(settings: Keys, key: str, theta: float) -> Rope:
+    def angles(settings: Keys, size: int, key: str, theta: float) -> Rope:
         switches.check_flat(settings)
         theta = settings.number("rope_theta", keys.number(key, theta))
-        return rope(settings, theta, head_dim, lengths_of(inputs, settings))
+        return rope(settings, theta, size, lengths_of(inputs, settings))
 
     stretched = keys.object("rope_scaling") or nested.object(switches.FULL) or empty
-    return angles(stretched, *full), angles(nested.object(switches.SLIDING) or empty, *sliding)
+    return (
+        angles(stretched, full_head_dim or head_dim, *full),
+        angles(nested.object(switches.SLIDING) or empty, head_dim, *sliding),
+    )

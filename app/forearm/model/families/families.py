@@ -14,7 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from forearm.errors import ConfigError
-from forearm.model.families import experts, gemma, hybrid, latent, layer_norm, llama_like, mamba2, post_norm, switches
+from forearm.model.families import (
+    experts,
+    gemma,
+    hybrid,
+    latent,
+    layer_norm,
+    llama_like,
+    mamba2,
+    post_norm,
+    switches,
+)
 from forearm.model.families.config import DTypeName, ModelConfig
 from forearm.model.families.decoder import FamilyInputs
 from forearm.model.families.encoders import ENCODERS
@@ -109,6 +119,8 @@ FAMILIES: dict[str, Family] = {
     "gemma2": gemma.gemma2,
     "gemma3_text": gemma.gemma3,
     "gemma3": gemma.gemma3,
+    "gemma4_text": gemma.gemma4,
+    "gemma4": gemma.gemma4,
     "olmo2": post_norm.olmo2,
     "smollm3": llama_like.smollm3,
     "granite": llama_like.granite,

@@ -1,4 +1,4 @@
-"""Gemma: norms of 1 + weight, scaled embeddings, tanh GELU, a tied head."""
+"""Gemma: scaled embeddings, tanh GELU, a tied head; norms of 1 + weight before Gemma 4, whose heads have two shapes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from forearm.model.families.config import Attention, ModelConfig
+from forearm.model.families import switches
+from forearm.model.families.config import Attention, FeedForward, ModelConfig
 from forearm.model.families.decoder import FamilyInputs, activation, decoder, ropes_by_layer_type, windows_of
+from forearm.model.families.keys import Keys
 
 
 def gemma(inputs: FamilyInputs) -> ModelConfig:
@@ -88,3 +90,89 @@ def _rounded(value: float, inputs: FamilyInputs) -> float:
         bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
         return float(np.uint32(bits).view(np.float32))
     return float(np.float32(value))
+
+
+def gemma4(inputs: FamilyInputs) -> ModelConfig:
+    """Gemma 4's text model, alone or inside the multimodal one: wider heads and values that are keys on full layers."""
+    inputs = inputs.with_defaults(**_DEFAULTS)
+    keys = inputs.keys
+    if keys.get("use_bidirectional_attention") not in (None, "vision"):  # "vision": among the tokens of an image
+        raise keys.wrong("use_bidirectional_attention", 'null or "vision"')
+    if keys.integer("hidden_size_per_layer_input", 256):
+        raise keys.wrong("hidden_size_per_layer_input", "0: embeddings of each layer (E2B, E4B) are not computed yet")
+    if keys.flag("enable_moe_block"):
+        raise keys.wrong("enable_moe_block", "false: experts beside the feed-forward (26B-A4B) are not computed yet")
+    for unused in ("vocab_size_per_layer_input", "moe_intermediate_size", "top_k_experts"):
+        keys.get(unused)  # marks it as read: of those embeddings and experts
+    full_heads = _full_heads(keys)
+    mixers = _mixers(inputs, *full_heads)
+    act = activation(keys, "hidden_activation", "gelu_pytorch_tanh")
+    width, wide = keys.integer("intermediate_size"), keys.flag("use_double_wide_mlp")
+    bias = keys.flag("attention_bias")
+    return decoder(
+        inputs,
+        mixers=mixers,
+        ropes=ropes_by_layer_type(
+            inputs, full=("rope_theta", 1e6), sliding=("rope_theta", 1e4), full_head_dim=full_heads[1]
+        ),
+        feed_forwards=[FeedForward(width * (2 if wide and one.shared_from is not None else 1), act) for one in mixers],
+        norm_placement="sandwich",
+        qk_norm="head",
+        v_norm=True,
+        layer_scalar=True,
+        qkv_bias=bias,
+        o_bias=bias,
+        attention_scale=1.0,
+        embedding_scale=_rounded(math.sqrt(keys.integer("hidden_size")), inputs),
+        logits_softcap=keys.optional_number("final_logit_softcapping") or 0.0,
+        names={"pre_mlp_norm": "pre_feedforward_layernorm", "post_mlp_norm": "post_feedforward_layernorm"},
+    )
+
+
+_DEFAULTS: dict[str, Any] = {
+    "vocab_size": 262_144, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "global_head_dim": 512,
+    "sliding_window": 512, "max_position_embeddings": 131_072, "tie_word_embeddings": True,
+    "rope_parameters": {
+        switches.FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+        switches.SLIDING: {"rope_type": "default", "rope_theta": 1e4},
+    },
+}  # fmt: skip
+
+
+def _full_heads(keys: Keys) -> tuple[int, int]:
+    """Return the kv heads of layers with full attention, and the size of their heads.
+
+    transformers 5 writes them for each layer, older files once for all.
+    """
+    kv_heads = keys.integer("num_key_value_heads")
+    own = keys.object("per_layer_config")
+    if own is None:
+        separate = keys.optional_integer("num_global_key_value_heads") if keys.flag("attention_k_eq_v") else None
+        return separate or kv_heads, keys.integer("global_head_dim")
+    layers = [one for one in map(own.object, own.values) if one]
+    found = {(one.integer("num_key_value_heads", kv_heads), one.integer("head_dim")) for one in layers}
+    if len(found) != 1:
+        raise keys.wrong("per_layer_config", "the same for all layers with full attention")
+    return found.pop()
+
+
+def _mixers(inputs: FamilyInputs, kv_heads: int, head_dim: int) -> list[Attention]:
+    """Return the attention of each layer. The last num_kv_shared_layers read the keys and values of an earlier one."""
+    keys, count = inputs.keys, inputs.layers
+    kinds = list(switches.layer_types(keys, [switches.FULL if i % 6 == 5 else switches.SLIDING for i in range(count)]))
+    kinds[-1] = switches.FULL  # as transformers has it
+    first = count - keys.integer("num_kv_shared_layers", 0)
+    if not 0 < first <= count or (first < count and set(kinds[:first]) != set(kinds)):
+        raise keys.wrong("num_kv_shared_layers", "so many that layers of each type have keys and values of their own")
+    last = {kind: i for i, kind in enumerate(kinds[:first])}
+    window = keys.integer("sliding_window")
+    found = []
+    for i, kind in enumerate(kinds):
+        shared = last[kind] if i >= first else None
+        if kind == switches.SLIDING:
+            found.append(Attention(rope=1, window=window, shared_from=shared))
+        else:
+            as_values = keys.flag("attention_k_eq_v")
+            found.append(Attention(0, 0, kv_heads, head_dim, as_values, shared))
+    return found

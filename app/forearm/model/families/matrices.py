@@ -131,8 +131,10 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str) -> Iterator[MatrixSpec]:
         return MatrixSpec(f"{at}{name}", tuple(parts), width, role, bias)
 
     if isinstance(own, Attention):
-        query, key = config.heads * config.head_dim, config.kv_heads * config.head_dim
-        rows = [(n, f"self_attn.{n}_proj", r) for n, r in (("q", query), ("k", key), ("v", key))]
+        kv_heads, head_dim = config.heads_of(own)
+        query, key = config.heads * head_dim, kv_heads * head_dim
+        names = "q" if own.shared_from is not None else "qk" if own.keys_as_values else "qkv"
+        rows = [(n, f"self_attn.{n}_proj", query if n == "q" else key) for n in names]
         rows += [("q_gate", "self_attn.q_proj", query)] if config.attention_gate else []
         yield joint("qkv", rows, "mixer_in", config.qkv_bias)
         yield _single(f"{at}o", "self_attn.o_proj", width, query, "mixer_out", config.o_bias)

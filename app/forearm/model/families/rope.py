@@ -46,7 +46,8 @@ def rope(settings: Keys, theta: float, rotary_dim: int, lengths: Lengths, *, int
         raise ConfigError(f"{settings.source}: the base of its angles (rope_theta) is {theta:g}; it should be above 1")
     with np.errstate(all="ignore"):  # results that are not angles are refused below
         inv_freq, scale = _KINDS[_kind(settings)](settings, theta, rotary_dim, lengths)
-    if not (np.isfinite(inv_freq).all() and (inv_freq > 0).all() and 0 < scale < math.inf):
+    turned = inv_freq if _kind(settings) != "proportional" else inv_freq[inv_freq != 0]
+    if not (np.isfinite(inv_freq).all() and (turned > 0).all() and 0 < scale < math.inf):
         raise ConfigError(
             f"{settings.source}: rope settings {json.dumps(settings.values)[:300]} give angles that are not finite and "
             "above 0; see its factors"
@@ -121,6 +122,16 @@ def _dynamic(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[
     return _inverse(_powers(theta * growth ** (dim / (dim - 2)), dim)), 1.0
 
 
+def _proportional(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[Float32Array, float]:
+    """Gemma 4's angles: the fastest partial_rotary_factor of a head's pairs are rotated, and the others stay."""
+    fraction = settings.positive("partial_rotary_factor", 1.0)
+    if fraction > 1:
+        raise settings.wrong("partial_rotary_factor", "more than 0 and at most 1")
+    inv_freq = _inverse(_powers(theta, dim)) / np.float32(settings.positive("factor", 1.0))
+    inv_freq[int(fraction * dim // 2) :] = 0
+    return inv_freq, 1.0
+
+
 def _llama3(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[Float32Array, float]:
     """Llama 3's scaling: stretches only wavelengths longer than the trained context; near tokens keep their angles."""
     factor = np.float32(settings.positive("factor"))
@@ -187,6 +198,7 @@ _KINDS: dict[str, _Kind] = {
     "mrope": _default,  # of text, whose positions in time, height and width are equal
     "linear": _linear,
     "ntk": _ntk,
+    "proportional": _proportional,
     "dynamic": _dynamic,
     "llama3": _llama3,
     "yarn": _yarn,

@@ -230,8 +230,9 @@ def check_sizes(config: ModelConfig, keys: Keys) -> None:
             raise keys.wrong(key, "more than 0, or null")
     if config.heads % config.kv_heads:
         raise keys.wrong("num_key_value_heads", f"a divisor of num_attention_heads ({config.heads})")
-    for angles in config.ropes:
-        if config.head_dim % 2 or 2 * len(angles.inv_freq) > config.head_dim:
+    rotated = (m for m in (layer.mixer for layer in config.layers) if isinstance(m, Attention) and m.rope is not None)
+    for head_dim, rope in {(config.heads_of(mixer)[1], mixer.rope or 0) for mixer in rotated}:
+        if head_dim % 2 or 2 * len(config.ropes[rope].inv_freq) > head_dim:
             raise keys.wrong("head_dim", "even, and at least the rotated part of a head")
     if any(isinstance(layer.mixer, Attention) and layer.mixer.window < 0 for layer in config.layers):
         raise keys.wrong("sliding_window", "at least 1, or null")
