@@ -96,7 +96,11 @@ def calibrate(config: ModelConfig, tokens: list[int]) -> tuple[Floats, dict[str,
     return residual, calibrations
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+def test_layers_with_heads_of_their_own_are_not_calibrated() -> None:
+    assert [name for name, config in SHAPES.items() if not config.layers_stand_alone] == ["gemma4"]
+
+
+@pytest.mark.parametrize("shape", [name for name, config in SHAPES.items() if config.layers_stand_alone])
 def test_layers_one_by_one_give_what_the_whole_model_gives(shape: str) -> None:
     config, tokens = replace(SHAPES[shape], embedding_scale=2.5), prompt(1, TOKENS)
 

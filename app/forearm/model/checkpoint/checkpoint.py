@@ -51,8 +51,8 @@ class Checkpoint:
     rotated: loading rotates the residual stream and values (rotation.py); config then has no tied head.
     own_cache: why transformers' own cache is used, if it computes the model (config.modules); empty: ours is.
     module_bytes: bytes of the tensors that torch keeps then, in float32.
-    calibrated: floats are rounded so that a calibration text loses least (calibration.py). Not in models whose norms
-        are on the residual stream: their layers hand on more than the stream.
+    calibrated: floats are rounded so that a calibration text loses least (calibration.py). Not in models whose layers
+        cannot be computed one by one: those with norms on the residual stream, and Gemma 4's.
     """
 
     folder: Path
@@ -139,7 +139,7 @@ def open_checkpoint(
         formats=plan_formats(matrices(served), found, weight_dtype, quantization, quantized is not None),
         method="" if quantized is None else quantized[0],
         rotated=rotated is not None,
-        calibrated=quantization.calibrated and quantized is None and config.norm_residual == "none",
+        calibrated=quantization.calibrated and quantized is None and config.layers_stand_alone,
     )
 
 

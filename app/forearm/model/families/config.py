@@ -307,6 +307,13 @@ class ModelConfig:
         return mixer.kv_heads or self.kv_heads, mixer.head_dim or self.head_dim
 
     @property
+    def layers_stand_alone(self) -> bool:
+        """True if a layer can be computed by itself: it hands on the residual stream alone, has the model's heads."""
+        mixers = [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention)]
+        own = any(m.kv_heads or m.head_dim or m.keys_as_values or m.shared_from is not None for m in mixers)
+        return self.norm_residual == "none" and not own
+
+    @property
     def has_states(self) -> bool:
         """True if a layer keeps a state of each sequence, which is of one position alone, beside keys and values."""
         return any(layer.mamba2 or isinstance(layer.mixer, ShortConv | GatedDelta) for layer in self.layers)
