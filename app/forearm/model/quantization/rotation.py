@@ -31,7 +31,10 @@ def obstacle(config: ModelConfig) -> str:
 
     Every norm of the residual stream must be an RMSNorm directly before matrices, and what leaves the model are logits.
     """
-    known = all(type(layer.mixer) is Attention and type(layer.feed_forward) is FeedForward for layer in config.layers)
+    known = all(
+        type(layer.mixer) is Attention and not layer.mamba2 and type(layer.feed_forward) is FeedForward
+        for layer in config.layers
+    )
     obstacles = {
         "it has LayerNorms": config.layer_norm,
         "its norms do not stand directly before matrices": config.norm_placement != "pre" or not config.final_norm,
