@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import stat
 from pathlib import Path
 from typing import Any
@@ -154,3 +155,33 @@ def test_commands_of_a_conversation(server: TinyServer, tmp_path: Path) -> None:
     ]
     assert [message["content"] for message in anew["messages"]] == ["Be brief.", "new"]
     assert loaded["messages"] == [*tool["messages"], {"role": "assistant", "content": "RAIN"}, loaded["messages"][-1]]
+
+
+def test_a_call_whose_result_is_given_up_leaves_nothing_in_the_conversation(server: TinyServer, tmp_path: Path) -> None:
+    tools = tmp_path / "tools.json"
+    tools.write_text(json.dumps([{"type": "function", "function": {"name": "weather"}}]))
+    with terminal("chat", "--url", server.url) as screen:
+        screen.enter(f"/tools {tools}")
+        screen.expect("tools: weather")
+        for given_up in (CTRL_C, CTRL_D):
+            screen.enter("weather?")
+            screen.expect("result of weather:")
+            screen.type(given_up)
+            screen.expect("stopped")
+        screen.enter("later")
+        screen.expect("LATER")
+        screen.expect(DONE)
+        screen.enter("/bye")
+        assert screen.ended() == 0
+    assert server.bodies[-1]["messages"] == [{"role": "user", "content": "later"}]
+
+
+def test_a_history_for_which_the_disk_has_no_room_ends_no_conversation(server: TinyServer) -> None:
+    with terminal("chat", "--url", server.url) as screen:
+        screen.enter("first")
+        screen.expect(DONE)
+        resource.prlimit(screen.pid, resource.RLIMIT_FSIZE, (0, 0))  # writing to a file is an OSError from now on
+        screen.enter("second")
+        assert "exception" not in screen.expect(DONE)
+        screen.enter("/bye")
+        assert screen.ended() == 0

@@ -89,7 +89,9 @@ def _tools(chat: Chat, text: str) -> str:
         chat.fields.pop("tools", None)
     elif text:
         tools = _json(text, "/tools")
-        if not isinstance(tools, list) or not all(isinstance(tool, dict) and "function" in tool for tool in tools):
+        if not isinstance(tools, list) or not all(
+            isinstance(tool, dict) and isinstance(tool.get("function"), dict) for tool in tools
+        ):
             raise InvalidRequest(f"/tools {text}: write a JSON list of tools, as a chat's `tools` field has it")
         chat.fields["tools"] = tools
     names = [str(tool["function"].get("name")) for tool in chat.fields.get("tools", [])]

@@ -117,7 +117,11 @@ def once_ready(process: subprocess.Popen[bytes], log: IO[bytes], name: str) -> R
         if shown:
             print(f"\rloading {name} ... {time.monotonic() - started:.1f} s", end="", flush=True, file=sys.stderr)
         for server in running_servers():
-            if server.pid == process.pid and Client(server.url, name, None, trusting=True).ready():
+            if server.pid != process.pid:
+                continue
+            with Client(server.url, name, None, trusting=True) as client:
+                ready = client.ready()
+            if ready:
                 if shown:
                     print("\r\x1b[K", end="", flush=True, file=sys.stderr)
                 return server

@@ -21,6 +21,14 @@ from forearm.errors import ConfigError, ForearmError
 _HINT = "Ctrl-D or /bye ends the conversation, /help tells more"
 
 
+class _History(FileHistory):
+    """A history in a file, which goes on in memory alone where the disk is full."""
+
+    def store_string(self, string: str) -> None:
+        with contextlib.suppress(OSError):
+            super().store_string(string)
+
+
 def converse(chat: Chat, show: Show) -> int:
     """Read questions and show answers until Ctrl-D or /bye. Errors do not end it. Returns: the exit status."""
     console = Console(highlight=False)
@@ -41,7 +49,7 @@ def converse(chat: Chat, show: Show) -> int:
                 console.print(Text(obey(chat, said)))
             elif said:
                 answer(chat, said, show, session.prompt)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, EOFError):
             console.print("[dim]stopped[/]")
         except ForearmError as error:
             console.print(Text(str(error), style="red"))
@@ -50,16 +58,22 @@ def converse(chat: Chat, show: Show) -> int:
 def answer(chat: Chat, said: str, show: Show, ask: Callable[[str], str]) -> None:
     """Send a question and show the answer. The results of tools that the model calls are asked of the user.
 
-    Raises: ForearmError with the server's message.
+    A question whose calls have no results leaves nothing in the conversation: servers refuse calls without results.
+    Raises: ForearmError with the server's message; KeyboardInterrupt or EOFError if the user gives a result up.
     """
+    before = len(chat.messages)
     calls = chat.say({"role": "user", "content": said}, show).calls
-    while calls:
-        results = [
-            {"role": "tool", "tool_call_id": call["id"], "content": ask(f"result of {call['function']['name']}: ")}
-            for call in calls
-        ]
-        chat.messages += results[:-1]
-        calls = chat.say(results[-1], show).calls
+    try:
+        while calls:
+            results = [
+                {"role": "tool", "tool_call_id": call["id"], "content": ask(f"result of {call['function']['name']}: ")}
+                for call in calls
+            ]
+            chat.messages += results[:-1]
+            calls = chat.say(results[-1], show).calls
+    except (ForearmError, KeyboardInterrupt, EOFError):
+        del chat.messages[before:]
+        raise
 
 
 def make_session() -> PromptSession[str]:
@@ -71,7 +85,7 @@ def make_session() -> PromptSession[str]:
     with contextlib.suppress(ConfigError, OSError):
         file = configs.state_folder() / "chat_history"
         os.close(os.open(file, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
-        history = FileHistory(file)
+        history = _History(file)
     keys = KeyBindings()
     keys.add("enter")(send)
     keys.add("escape", "enter")(lambda event: event.current_buffer.insert_text("\n"))
