@@ -156,7 +156,7 @@ def test_floats_are_rounded_at_load(dtype: str, tmp_path: Path) -> None:
 
 
 def test_the_published_20b_opens_and_is_planned(tmp_path: Path) -> None:
-    """Its config.json and the shapes of its tensors, without their bytes."""
+    """The published config.json and shapes stand for a model of 22 GiB, without its bytes."""
     config = dict(PUBLISHED["gpt-oss-20b"])
     del config["torch_dtype"]  # files without it have that of their first floats
     (tmp_path / "config.json").write_text(json.dumps(config))

@@ -129,7 +129,7 @@ def _check_reach() -> None:
 
     def connect() -> None:
         try:
-            port = hub.port or {"http": 80, "https": 443}[hub.scheme]
+            port = hub.port or (80 if hub.scheme == "http" else 443)
             socket.create_connection((str(hub.hostname), port), REACH_S).close()
             failed.clear()
         except OSError as problem:
