@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.e2e.pooling_models import minilm
 from tests.unit.text.conftest import byte_level, gemma_like, metaspace
 from tests.unit.text.test_gguf_tokenizer import TEXTS
 from transformers import AutoTokenizer
@@ -170,6 +171,14 @@ def test_the_demo_models_tokenizer_is_that_of_transformers() -> None:
 
     assert parts is not None
     assert_same(parts, TokenizersBackend.from_pretrained(DEMO_MODEL))
+
+
+def test_a_real_wordpiece_tokenizer_is_that_of_transformers() -> None:
+    """all-MiniLM-L6-v2's, which lower-cases, strips accents and cuts its texts."""
+    parts = read_tokenizer_files(minilm())
+
+    assert parts is not None
+    assert_same(parts, TokenizersBackend.from_pretrained(minilm()))
 
 
 def test_no_answer_of_a_tokenizer_json_imports_transformers() -> None:
