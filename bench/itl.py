@@ -92,7 +92,7 @@ def main() -> None:
     folder = args.work / args.shape / "hf"
     write_model(SHAPES[args.shape], folder)
     llm = LLM(
-        str(folder), max_model_len=4096, max_num_seqs=16, kv_cache_memory_bytes=1 << 30, quantization=args.quantization
+        str(folder), max_model_len=4096, max_num_seqs=16, kv_cache_memory_bytes=6 << 30, quantization=args.quantization
     )
     loop, seeds = llm._loop, count()
     assert isinstance(loop, EngineLoop)

@@ -60,6 +60,8 @@ KINDS = {
     "plan": "`forearm plan`: predicted and measured",
     "accuracy": "Error of one layer by weight format",
     "soak": "Minutes of mixed load",
+    "overload": "Ten times the requests that can be answered",
+    "itl": "Gaps between tokens beside long prompts",
 }
 APART = ("compare", "instructions", "quality")  # kinds with tables of their own
 
