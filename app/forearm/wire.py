@@ -223,6 +223,14 @@ class Profiled(msgspec.Struct, tag=True):
     error: str = ""
 
 
+class ModelFacts(msgspec.Struct, kw_only=True, frozen=True):
+    """Facts about a model. family: model_type of config.json; parameters: their number; format: of weights."""
+
+    family: str
+    parameters: int
+    format: str
+
+
 class State(msgspec.Struct, tag=True, kw_only=True):
     """State of an engine, sent at connection and when asked."""
 
@@ -235,6 +243,7 @@ class State(msgspec.Struct, tag=True, kw_only=True):
     kv_usage: float
     last_step_age_s: float  # seconds since the loop last finished a step or found nothing to do
     draining: bool = False
+    model: ModelFacts | None = None
 
 
 class Load(msgspec.Struct, tag=True, frozen=True):

@@ -176,6 +176,7 @@ class EchoEngine:
             kv_usage=0.0,
             last_step_age_s=self.step_age_s,
             draining=self.draining,
+            model=wire.ModelFacts(family="echo", parameters=7, format="int8"),
         )
 
 

@@ -21,6 +21,8 @@ def test_models_are_listed_and_found_by_name(server: Server) -> None:
     assert (card["object"], card["max_model_len"], card["parent"]) == ("model", 1000, None)
     assert card["permission"][0]["allow_sampling"] is True
     assert card["default_sampling_params"] == {"temperature": 0.7, "top_k": 20}
+    assert card["tasks"] == ["chat", "completions"]
+    assert card["details"] == {"family": "echo", "parameters": 7, "format": "int8"}
     assert [model.id for model in server.openai.models.list()] == ["letters", "org/letters"]
     assert server.openai.models.retrieve("org/letters").id == "org/letters"
     with pytest.raises(openai.NotFoundError):

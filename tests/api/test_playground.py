@@ -279,7 +279,7 @@ def test_a_tool_call_is_shown_and_its_result_goes_back(page: Page) -> None:
     bodies: list[dict[str, Any]] = []
     page.on("request", lambda one: bodies.append(json.loads(one.post_data or "")) if one.method == "POST" else None)
     page.get_by_role("button", name="Settings", exact=True).click()
-    page.locator("#settings details").evaluate("(node) => { node.open = true; }")
+    page.locator("#settings details").evaluate_all("(all) => all.forEach((one) => { one.open = true; })")
     page.locator("#tools").fill(json.dumps(TOOLS))
     answered(page, f"I look.\n{CALL}")
 

@@ -169,7 +169,8 @@ def test_axe_finds_nothing(
     browser: Browser, served: Served, tmp_path: Path, width: int, height: int, scheme: str
 ) -> None:
     file = tmp_path / "all.json"
-    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": WRITTEN, "finish": "stop"}]
+    answers = [{"role": "assistant", "content": text, "finish": "stop", "label": text[:7]} for text in (WRITTEN, "b")]
+    turns = [{"role": "user", "content": "a"}, {**answers[0], "other": answers[1]}]
     file.write_text(json.dumps([{"id": "1", "turns": turns}]))
     with opened(browser, served.url, width, height, scheme) as (page, _):
         expect(page.locator("#model")).to_be_enabled()
@@ -188,8 +189,12 @@ def test_axe_finds_nothing(
         page.locator("#chat-list .title").click()
         expect(page.locator(".katex")).to_have_count(1)
         assert violations() == []
+        page.get_by_role("button", name="Code", exact=True).click()
+        expect(page.locator("#code .hljs-keyword").first).to_be_visible()
+        assert violations() == []
+        page.keyboard.press("Escape")
         page.get_by_role("button", name="Settings", exact=True).click()
-        page.locator("#settings details").evaluate("(node) => { node.open = true; }")
+        page.locator("#settings details").evaluate_all("(all) => all.forEach((one) => { one.open = true; })")
         assert violations() == []
         if page.locator("#figures").is_hidden():
             page.get_by_role("button", name="Figures").click()

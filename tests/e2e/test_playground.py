@@ -56,7 +56,7 @@ def more(page: Page, fields: dict[str, Any]) -> None:
     """Fill in the settings' field for other fields of the request."""
     if not page.locator("#settings").is_visible():
         page.get_by_role("button", name="Settings", exact=True).click()
-    page.locator("#settings details").evaluate("(node) => { node.open = true; }")
+    page.locator("#settings details").evaluate_all("(all) => all.forEach((one) => { one.open = true; })")
     page.locator("#more").fill(json.dumps(fields))
 
 
@@ -169,7 +169,7 @@ def test_settings_go_into_the_request_and_are_kept(page: Page) -> None:
 def test_a_field_that_is_no_json_is_told_of_and_nothing_is_sent(page: Page) -> None:
     bodies = sent(page)
     page.get_by_role("button", name="Settings", exact=True).click()
-    page.locator("#settings details").evaluate("(node) => { node.open = true; }")
+    page.locator("#settings details").evaluate_all("(all) => all.forEach((one) => { one.open = true; })")
     page.locator("#tools").fill("{")
     ask(page)
 
@@ -249,7 +249,7 @@ def test_every_control_has_a_name(page: Page) -> None:
     ask(page)
     wait_for_answers(page, 1)
     page.get_by_role("button", name="Settings", exact=True).click()
-    page.locator("#settings details").evaluate("(node) => { node.open = true; }")
+    page.locator("#settings details").evaluate_all("(all) => all.forEach((one) => { one.open = true; })")
 
     lines = [line.strip() for line in page.locator("body").aria_snapshot().splitlines()]
     roles = ("button", "textbox", "combobox", "spinbutton", "link")
@@ -266,7 +266,7 @@ def test_all_text_has_the_contrast_that_wcag_asks_for(browser: Browser, served: 
         ask(page)
         wait_for_answers(page, 1)
         page.get_by_role("button", name="Settings", exact=True).click()
-        page.locator("#settings details").evaluate("(node) => { node.open = true; }")
+        page.locator("#settings details").evaluate_all("(all) => all.forEach((one) => { one.open = true; })")
         expect(page.locator("#ttft svg")).to_be_visible()
         assert page.evaluate(POOR_CONTRASTS) == []
 
@@ -295,7 +295,7 @@ def test_a_narrow_screen_never_scrolls_sideways(browser: Browser, served: Served
         wait_for_answers(page, 1)
         fits()
         page.get_by_role("button", name="Settings", exact=True).click()
-        page.locator("#settings details").evaluate("(node) => { node.open = true; }")
+        page.locator("#settings details").evaluate_all("(all) => all.forEach((one) => { one.open = true; })")
         expect(page.locator("#message")).to_be_hidden()
         fits()
         page.get_by_role("button", name="Figures").click()

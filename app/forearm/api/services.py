@@ -77,7 +77,8 @@ def load_services(config: ApiConfig) -> Services:
     plan = pooling_plan(folder, asked_of(config)) if (folder / "config.json").is_file() else None  # else a .gguf file
 
     defaults = sampling_defaults(folder, config.generation_config, config.override_generation_config)
-    model = ServedModel.of(config, defaults)
+    texts = ("completions",) if template is None else ("chat", "completions")
+    model = ServedModel.of(config, defaults, texts if plan is None else plan.tasks)
     engine = EngineClient(config.engine_sockets, config.execute_model_timeout_s)
     meter = HttpMeter(config.metrics_folder)
     warnings = ClientWarnings(meter)

@@ -8,15 +8,13 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forearm.cli.servers import RunningServer, running_servers
 from forearm.config.flags import CommandParser, read_line
 from forearm.errors import ConfigError
-from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
-from forearm.model.checkpoint.formats import described
+from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.checkpoint.hub import find_model, local_model
 from forearm.model.checkpoint.short_names import full_name
 
@@ -86,7 +84,7 @@ def run_list(argv: Sequence[str]) -> int:
     for model in stored_models(parser.parse_args(argv).download_dir):
         try:
             opened = open_checkpoint(model.place)
-            facts = (opened.config.model_type, number_format(opened), str(opened.max_model_len))
+            facts = (opened.config.model_type, opened.number_format, str(opened.max_model_len))
         except ConfigError:
             facts = ("?", "?", "?")  # `forearm show` says why
         day = time.strftime("%Y-%m-%d %H:%M", time.localtime(model.modified))
@@ -116,8 +114,8 @@ def run_show(argv: Sequence[str]) -> int:
         "model": engine.model or "the demo model",
         "place": str(place),
         "family": opened.config.model_type,
-        "parameters": in_short(sum(prod(part.shape) for part, _ in opened.sources)),
-        "format": number_format(opened),
+        "parameters": in_short(opened.parameters),
+        "format": opened.number_format,
         "on disk": in_words(opened.stored_bytes),
         "in memory": in_words(opened.packed_bytes),
         "context": f"{opened.max_model_len} tokens",
@@ -192,13 +190,6 @@ def _stored_place(name: str, download_dir: str) -> Path:
 def _addresses(place: Path, servers: Sequence[RunningServer]) -> str:
     """Return the addresses of the servers that have a model open."""
     return ", ".join(server.url for server in servers if Path(server.folder).resolve() == place.resolve())
-
-
-def number_format(opened: Checkpoint) -> str:
-    """Return how a checkpoint stores its numbers: a quantization and its commonest format, or a dtype."""
-    formats = [described(one) for one in opened.formats.values()]
-    common = max(set(formats), key=formats.count) if formats else opened.weight_dtype
-    return f"{opened.method} {common}".strip()
 
 
 def in_words(size: int) -> str:

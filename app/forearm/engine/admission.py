@@ -13,7 +13,7 @@ from forearm.engine.scheduler import due_s, level
 from forearm.engine.sequence import Request
 from forearm.engine.validation import check
 from forearm.errors import InvalidRequest
-from forearm.wire import MAX_FRAME_BYTES, Embed, SamplingParams, Submit
+from forearm.wire import MAX_FRAME_BYTES, Embed, ModelFacts, SamplingParams, Submit
 
 _ALTERNATIVE_BYTES = 20  # at most, in msgpack: token id and rank 5 each, log-probability 9, array 1
 
@@ -29,6 +29,7 @@ class Terms:
     alternatives     most that logprobs and prompt_logprobs may ask for; -1: no limit
     seed             source of the seeds of requests that have none
     pooling          what a model that pools returns; None: the model generates
+    model            what the model is, for clients
     """
 
     vocab_size: int
@@ -41,6 +42,7 @@ class Terms:
     alternatives: int = 20
     seed: int = 0
     pooling: PoolingTerms | None = None
+    model: ModelFacts | None = None
 
 
 class Admission:

@@ -109,6 +109,7 @@ class EngineServer:
             kv_usage=seen.kv_usage,
             last_step_age_s=0.0 if seen.step_s is None else time.monotonic() - seen.step_s,
             draining=self._draining,
+            model=self._loop.terms.model,
         )
 
     async def log_figures(self, interval_s: float) -> None:

@@ -32,7 +32,7 @@ from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.hub import find_model
 from forearm.model.checkpoint.weights import load_native
 from forearm.model.pooling.pooling import PoolingPlan, asked_of, pooling_plan
-from forearm.wire import Embed, PoolingPrompt, SamplingParams, Submit
+from forearm.wire import Embed, ModelFacts, PoolingPrompt, SamplingParams, Submit
 
 # The default limit of waiting requests, per running one: minutes of work, not hours.
 QUEUED_PER_PLACE = 8
@@ -249,6 +249,7 @@ def terms_of(
         alternatives=config.max_logprobs,
         seed=config.seed,
         pooling=pooling,
+        model=ModelFacts(family=model.model_type, parameters=checkpoint.parameters, format=checkpoint.number_format),
     )
 
 

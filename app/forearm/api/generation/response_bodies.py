@@ -10,6 +10,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from forearm.wire import ModelFacts
+
 encoder = msgspec.json.Encoder()
 
 
@@ -247,6 +249,8 @@ class ModelCard(msgspec.Struct, kw_only=True):
     max_model_len: int | None
     permission: list[Permission]
     default_sampling_params: dict[str, Any]  # used where a request sets none
+    tasks: list[str]  # chat, completions; embed, classify, score and others of a pooling model
+    details: ModelFacts | None  # None until an engine is there
 
 
 class ModelList(msgspec.Struct, kw_only=True):

@@ -51,7 +51,8 @@ class Heading:
 class ServedModel:
     """The one model of this server. `names`: the names that clients may use; answers have the first one.
 
-    path: accepted, too, where the operator has named nothing, since vLLM's id is the path.
+    path: accepted, too, where the operator has named nothing, since vLLM's id is the path. tasks: chat, completions, or
+    those of a pooling model.
 
     fingerprint: changes with all that may change answers (software, model, settings), unless the operator sets it.
     """
@@ -61,9 +62,10 @@ class ServedModel:
     fingerprint: str | None
     created: int
     path: str | None
+    tasks: tuple[str, ...]
 
     @classmethod
-    def of(cls, config: ApiConfig, defaults: dict[str, Any]) -> ServedModel:
+    def of(cls, config: ApiConfig, defaults: dict[str, Any], tasks: tuple[str, ...]) -> ServedModel:
         """Return the model of this config; `defaults` are its sampling parameters."""
         names = config.served_model_name or (config.short_name(config.model_folder),)
         about = f"{__version__} {config.model_folder} {config.computed_as} {defaults}"
@@ -71,7 +73,7 @@ class ServedModel:
         if config.fingerprint_mode in ("custom", "none"):
             fingerprint = config.fingerprint_value if config.fingerprint_mode == "custom" else None
         path = None if config.served_model_name else config.model or None
-        return cls(names, config.model or names[0], fingerprint, int(time.time()), path)
+        return cls(names, config.model or names[0], fingerprint, int(time.time()), path, tasks)
 
     def name(self, asked: str | None) -> str:
         """Return the model name for the answer.

@@ -36,9 +36,10 @@ async def retrieve_model(model_id: str, model: AppModel, engine: AppEngine, defa
 
 def _card(name: str, model: ServedModel, engine: EngineClient, defaults: Mapping[str, Any]) -> ModelCard:
     try:
-        length = engine.state.max_model_len
+        state = engine.state
+        length, details = state.max_model_len, state.model
     except EngineUnavailable:
-        length = None
+        length, details = None, None
     permission = Permission(id=f"modelperm-{name}", created=model.created)
     return ModelCard(
         id=name,
@@ -47,4 +48,6 @@ def _card(name: str, model: ServedModel, engine: EngineClient, defaults: Mapping
         max_model_len=length,
         permission=[permission],
         default_sampling_params=dict(defaults),
+        tasks=list(model.tasks),
+        details=details,
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from forearm.errors import ConfigError
-from forearm.model.checkpoint.formats import plan_formats, spec_bytes
+from forearm.model.checkpoint.formats import described, plan_formats, spec_bytes
 from forearm.model.checkpoint.names import TensorPart, embedding_module, parts
 from forearm.model.checkpoint.shards import StoredTensor, read_tensors
 from forearm.model.checkpoint.unread import check_unread, some
@@ -82,6 +82,18 @@ class Checkpoint:
     def stored_bytes(self) -> int:
         """Bytes of the files that loading reads."""
         return sum(stored_bytes(part, stored) for part, stored in self.sources)
+
+    @property
+    def parameters(self) -> int:
+        """Number of the model's parameters."""
+        return sum(math.prod(part.shape) for part, _ in self.sources)
+
+    @property
+    def number_format(self) -> str:
+        """Format in which the weights are served: a quantization and its commonest format, or a dtype."""
+        formats = [described(one) for one in self.formats.values()]
+        common = max(set(formats), key=formats.count) if formats else self.weight_dtype
+        return f"{self.method} {common}".strip()
 
 
 def open_checkpoint(

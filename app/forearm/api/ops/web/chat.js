@@ -1,5 +1,14 @@
 // One answer of the server as it streams: its text, reasoning and tool calls, and how fast they come.
 
+import { kindOf } from "./models.js";
+
+const BASE_TOKENS = 256; // of a base model, which seldom ends by itself; the API's own default is 16
+const WITHOUT_WORDS = {
+  413: "The question is longer than a proxy before the server takes.", 429: "The server has too much to do.",
+  502: "A proxy answers in place of the server, which is starting or gone.", 503: "The server takes no requests: it is starting or stopping.",
+  504: "A proxy before the server has waited too long for the answer.",
+};
+
 // Raised for an answer that is an error; `status` is HTTP's, 0 where there was no answer at all.
 export class Refused extends Error {
   constructor(message, status) { super(message); this.status = status; }
@@ -14,13 +23,29 @@ export async function models(root, key) {
   return (await reply.json()).data;
 }
 
+// What is asked of a model, and where. settings: other fields of the request; begun: the last turn is to be continued.
+export function requestOf(card, settings, system, turns, begun = false) {
+  const messages = messagesOf(turns), kind = kindOf(card), model = card?.id ?? "";
+  if (kind === "embedding") return { path: "v1/embeddings", body: { model, input: messages.at(-1).content.split("\n").filter((line) => line.trim()) } };
+  if (kind === "base") {
+    const { max_completion_tokens: most = BASE_TOKENS, tools, reasoning_effort, ...rest } = settings; // what only chats take
+    const texts = messages.map(({ content }) => content ?? "");
+    return { path: "v1/completions", body: { model, max_tokens: most, ...rest, prompt: [system && `${system}\n\n`, ...texts].join("") } };
+  }
+  const how = begun ? { continue_final_message: true, add_generation_prompt: false } : {};
+  return { path: "v1/chat/completions", body: { model, ...settings, ...how, messages: [...(system ? [{ role: "system", content: system }] : []), ...messages] } };
+}
+
 // Fill `answer` (see `blank`) with what comes, and call `changed` each time.
-export async function stream(root, key, body, signal, answer, changed) {
+export async function stream(root, key, { path, body }, signal, answer, changed) {
   Object.assign(answer, { sent: performance.now(), first: 0, last: 0, finish: null, error: null, stopped: false });
-  const whole = { ...body, stream: true, stream_options: { include_usage: true, continuous_usage_stats: true } };
-  const reply = await asked(fetch(new URL("v1/chat/completions", root), {
-    method: "POST", headers: headers(key), body: JSON.stringify(whole), signal,
-  }));
+  const post = (content) => asked(fetch(new URL(path, root), { method: "POST", headers: headers(key), body: JSON.stringify(content), signal }));
+  if (path === "v1/embeddings") {
+    const { data, usage } = await (await post(body)).json();
+    Object.assign(answer, { content: similarities(body.input, data.map(({ embedding }) => embedding)), usage, finish: "stop" });
+    return;
+  }
+  const reply = await post({ ...body, stream: true, stream_options: { include_usage: true, continuous_usage_stats: true } });
   try {
     for await (const data of events(reply.body)) {
       if (data === "[DONE]") return;
@@ -73,23 +98,41 @@ async function asked(request) {
     reply = await request;
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refused("The server cannot be reached.", 0);
+    throw new Refused(inWords(error), 0);
   }
   if (reply.ok) return reply;
-  let message = `The server answers ${reply.status}.`;
+  let message = WITHOUT_WORDS[reply.status] ?? `The server answers ${reply.status}.`;
   try {
     const error = (await reply.json()).error;
     message = error.message ?? message;
   } catch { /* no JSON: the status has to do */ }
-  throw new Refused(message, reply.status);
+  const wait = reply.headers.get("Retry-After");
+  throw new Refused(/^\d+$/.test(wait ?? "") ? `${message} Try again after ${wait} s.` : message, reply.status);
+}
+
+// Why a request failed: a browser's own words for it ("Failed to fetch") say nothing.
+export function inWords(error) {
+  if (error.name === "TimeoutError") return "The server does not answer in time.";
+  if (!(error instanceof TypeError)) return error.message;
+  return navigator.onLine ? "The server cannot be reached: it has stopped, or the network is down." : "This browser is offline: the server cannot be reached.";
+}
+
+// How near each text is to the first one, as a table: the cosine of their vectors.
+function similarities([first, ...texts], [vector, ...vectors]) {
+  const dot = (a, b) => a.reduce((sum, value, i) => sum + value * b[i], 0);
+  const near = vectors.map((one) => dot(one, vector) / Math.sqrt(dot(one, one) * dot(vector, vector)));
+  const plainly = (text) => text.replace(/[\\`*_{}[\]<>()#+\-.!|$~]/g, "\\$&");
+  const rows = texts.map((text, i) => [near[i], text]).sort((a, b) => b[0] - a[0]).map(([value, text]) => `| ${value.toFixed(3)} | ${plainly(text)} |`);
+  const head = `| Cosine | Compared with ${plainly(first)} |`;
+  return rows.length ? [head, "|--:|---|", ...rows].join("\n") : `${vector.length} values. Write more lines to compare texts.`;
 }
 
 function take(answer, chunk) {
   if (chunk.usage) answer.usage = chunk.usage;
   const choice = chunk.choices?.[0];
   if (!choice) return;
-  const { content, tool_calls: calls = [] } = choice.delta;
-  const reasoning = choice.delta.reasoning ?? choice.delta.reasoning_content;
+  const delta = choice.delta ?? { content: choice.text };
+  const { content, tool_calls: calls = [] } = delta, reasoning = delta.reasoning ?? delta.reasoning_content;
   if (content || reasoning || calls?.length) {
     answer.last = performance.now();
     answer.first ||= answer.last;

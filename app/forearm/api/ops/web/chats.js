@@ -1,24 +1,25 @@
 // The panel that lists conversations. `acts`: all(), current(), open(one), changed(), removed(one), added(several).
 
 import { asMarkdown, matching, read, titleOf } from "./conversations.js";
-import { button, make } from "./dom.js";
-
-const by = (id) => document.getElementById(id);
+import { button, by, make } from "./dom.js";
+import { keepPresets, presets, readPresets } from "./settings.js";
 
 export class Chats {
   constructor(acts) {
     this.acts = acts;
     by("search").addEventListener("input", () => this.show());
-    by("export").addEventListener("click", () => download("conversations.json", JSON.stringify(acts.all(), null, 1), "application/json"));
+    by("export").addEventListener("click", () => download("conversations.json", JSON.stringify({ conversations: acts.all(), presets: presets() }, null, 1), "application/json"));
     by("export-text").addEventListener("click", () => download("conversation.md", asMarkdown(acts.current()), "text/markdown"));
     by("import").addEventListener("change", async () => {
       const [file] = by("import").files;
       try {
-        const found = read(await file.text());
+        const content = JSON.parse(await file.text());
+        const found = read(content?.conversations ?? content), more = readPresets(content?.presets ?? []);
+        keepPresets(more);
         acts.added(found);
-        this.say(`${found.length} imported`);
+        this.say(`${found.length} imported${more.length ? `, and ${more.length} presets` : ""}`);
       } catch (error) {
-        this.say(`${file.name} was not imported: ${error.message}`);
+        this.say(`${file.name} was not imported: ${error instanceof SyntaxError ? "it is no JSON" : error.message}`);
       }
       by("import").value = "";
     });

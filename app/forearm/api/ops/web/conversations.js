@@ -1,11 +1,11 @@
 // Conversations, kept in this browser: [{id, title, changed, turns}], the last used first.
 
 export const PLACE = "forearm.conversations";
-const KEPT = ["role", "content", "reasoning", "calls", "finish", "usage", "stopped", "error", "id", "name"];
+const KEPT = ["role", "content", "reasoning", "calls", "finish", "usage", "stopped", "error", "id", "name", "label"];
 const ROLES = ["user", "assistant", "tool"];
 
 export function load() {
-  try { return read(localStorage.getItem(PLACE) ?? "[]"); } catch { return []; }
+  try { return read(JSON.parse(localStorage.getItem(PLACE) ?? "[]")); } catch { return []; }
 }
 
 // Return whether there was room.
@@ -17,9 +17,10 @@ export function begin(turns = [], title = "") {
   return { id: crypto.getRandomValues(new Uint32Array(2)).join("-"), title, changed: Date.now(), turns };
 }
 
-// What is kept of a turn.
+// What is kept of a turn; `other`: the answer beside it.
 export function plain(turn) {
-  return Object.fromEntries(KEPT.filter((name) => turn[name] !== undefined).map((name) => [name, turn[name]]));
+  const kept = Object.fromEntries(KEPT.filter((name) => turn[name] !== undefined).map((name) => [name, turn[name]]));
+  return turn.other ? { ...kept, other: plain(turn.other) } : kept;
 }
 
 export function titleOf({ title, turns }) {
@@ -32,14 +33,13 @@ export function matching(all, words) {
   return wanted ? all.filter((one) => text(one).includes(wanted)) : all;
 }
 
-// Conversations of an exported file. Throws where it is none.
-export function read(text) {
-  const all = JSON.parse(text);
-  const isTurn = (turn) => ROLES.includes(turn?.role) && typeof turn.content === "string";
+// Conversations of a list. Throws where it is none.
+export function read(all) {
+  const isTurn = (turn) => ROLES.includes(turn?.role) && typeof turn.content === "string" && (turn.other === undefined || isTurn(turn.other));
   if (!Array.isArray(all) || !all.every((one) => Array.isArray(one?.turns) && one.turns.every(isTurn))) {
     throw new Error("it has no conversations of this page");
   }
-  const turn = (one) => ({ ...(one.role === "assistant" ? { reasoning: "", calls: [] } : {}), ...plain(one) });
+  const turn = ({ other, ...one }) => ({ ...(other ? { other: turn(other) } : {}), ...(one.role === "assistant" ? { reasoning: "", calls: [] } : {}), ...plain(one) });
   return all.map((one) => ({ ...begin(one.turns.map(turn), String(one.title ?? "")), id: String(one.id), changed: Number(one.changed) || 0 }));
 }
 

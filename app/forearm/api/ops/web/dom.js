@@ -1,4 +1,6 @@
-// Elements, made and filled without HTML.
+// Elements, found, made and filled without HTML.
+
+export const by = (id) => document.getElementById(id);
 
 export function make(tag, props = {}, ...children) {
   const node = document.createElement(tag);

@@ -1,11 +1,12 @@
 // The panel of live figures: asks /metrics every two seconds while somebody can see it.
 
+import { inWords } from "./chat.js";
+import { by } from "./dom.js";
 import { histogram, parse, quantile, seconds, total } from "./metrics.js";
 
 const EVERY_MS = 2000;
 const KEPT = 60; // points of the line: two minutes
 const SVG = "http://www.w3.org/2000/svg";
-const by = (id) => document.getElementById(id);
 
 export class Live {
   constructor(root, panel) {
@@ -38,7 +39,7 @@ export class Live {
       by("figures-state").textContent = "";
     } catch (error) {
       this.before = null;
-      by("figures-state").textContent = `No figures: ${error.message}`;
+      by("figures-state").textContent = `No figures: ${inWords(error)}`;
     }
   }
 

@@ -115,7 +115,7 @@ function prose(tokens, env) {
   return part.firstElementChild;
 }
 
-function codeBlock(text, language, finished) {
+export function codeBlock(text, language, finished) {
   const code = make("code");
   if (finished && hljs.getLanguage(language) && text.length < LONGEST_COLOURED) {
     const { value } = hljs.highlight(text, { language, ignoreIllegals: true });

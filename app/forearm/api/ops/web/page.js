@@ -1,41 +1,29 @@
 // The playground: wires the page's parts together. It loads nothing from anywhere but this server.
 
-import { blank, messagesOf, models, Refused, stream } from "./chat.js";
+import { blank, models, Refused, requestOf, stream } from "./chat.js";
 import { Chats } from "./chats.js";
+import { asCurl, asPython } from "./code.js";
 import { begin, load, plain, PLACE, save } from "./conversations.js";
+import { button, by, make } from "./dom.js";
 import { Live } from "./live.js";
+import { codeBlock } from "./markdown.js";
+import { cardView, examplesOf, inOneLine, kindOf, welcomeOf } from "./models.js";
+import { bodyOf, checked, fill, keepPresets, presets, restore, showDefaults, store, stored, values } from "./settings.js";
 import { stats, turnView } from "./view.js";
 
 const ROOT = new URL("../", import.meta.url);
 const THEMES = ["system", "light", "dark"];
 const PANELS = ["chats", "settings", "figures"];
-const by = (id) => document.getElementById(id);
 
 const turns = []; // of the conversation: {role, content, …}
 const all = load(); // conversations
 let conversation = begin(); // the one that is shown
 const views = new Map(); // turn to its view
-let open = null; // the answer being written: {turn, abort}
+let open = null; // the answers being written: {writing, abort}
+let cards = []; // of the models
 
-// --- settings: kept in this browser, the key in this tab
-
-const fields = [...document.querySelectorAll("[data-field]")];
-const kept = [...fields, by("system"), by("stop"), by("tools"), by("more")];
-const nameOf = (field) => field.dataset.field ?? field.id;
-
-function store(area, name, value) {
-  try { value === null ? area.removeItem(name) : area.setItem(name, value); } catch { /* private mode: not kept */ }
-}
-
-function stored(area, name) {
-  try { return area.getItem(name); } catch { return null; }
-}
-
-function restore() {
-  for (const field of kept) field.value = stored(localStorage, `forearm.${nameOf(field)}`) ?? "";
-  by("key").value = stored(sessionStorage, "forearm.key") ?? "";
-  setTheme(stored(localStorage, "forearm.theme") ?? "system");
-}
+const key = () => by("key").value.trim();
+const card = () => cards.find(({ id }) => id === by("model").value);
 
 function setTheme(theme) {
   theme === "system" ? delete document.documentElement.dataset.theme : (document.documentElement.dataset.theme = theme);
@@ -43,49 +31,22 @@ function setTheme(theme) {
   store(localStorage, "forearm.theme", theme);
 }
 
-// The request's fields besides its messages. Throws where a field is no JSON, and says so beside it.
-function parameters() {
-  const body = { model: by("model").value };
-  for (const field of fields) {
-    if (!field.value) continue;
-    const { badInput, rangeUnderflow, rangeOverflow } = field.validity; // between two steps is fine
-    if (badInput || rangeUnderflow || rangeOverflow) { show("settings", true); field.reportValidity(); throw new Error(`${field.labels[0].textContent.trim()} is out of range.`); }
-    body[field.dataset.field] = field.type === "number" ? Number(field.value) : field.value;
-  }
-  const stop = by("stop").value.split("\n").filter(Boolean);
-  if (stop.length) body.stop = stop;
-  const tools = json("tools", Array.isArray, "a list of tools");
-  if (tools?.length) body.tools = tools;
-  return { ...body, ...json("more", (value) => typeof value === "object" && !Array.isArray(value), "an object") };
-}
-
-function json(id, right, what) {
-  const field = by(id), text = field.value.trim();
-  const say = (message) => { by(`${id}-error`).textContent = message; field.toggleAttribute("aria-invalid", Boolean(message)); if (message) field.setAttribute("aria-invalid", "true"); };
-  say("");
-  if (!text) return undefined;
-  try {
-    const value = JSON.parse(text);
-    if (value === null || !right(value)) throw new Error(`write ${what}`);
-    return value;
-  } catch (error) {
-    say(`This is no JSON: ${error.message}`);
-    show("settings", true);
-    field.closest("details").open = true;
-    field.focus();
-    throw new Error(`The field “${id}” is no JSON.`);
-  }
-}
-
 // --- the conversation
 
 const acts = {
-  isOpen: (turn) => open?.turn === turn,
-  isLast: (turn) => turns.at(-1) === turn,
+  isOpen: (turn) => Boolean(open?.writing.has(turn)),
+  isLast: (turn) => turns.at(-1) === turn || turns.at(-1)?.other === turn,
+  isBeside: (turn) => turns.some(({ other }) => other === turn),
   goOn(turn) { answer(turn); },
   branch(turn) { keep(); display(begin(turns.slice(0, turns.indexOf(turn) + 1).map((one) => structuredClone(plain(one))))); keep(); },
   again(turn) { cut(turns.indexOf(turn)); answer(); },
   edited(turn, text) { cut(turns.indexOf(turn)); say(text); },
+  prefer(beside) { // change places with the answer beside it
+    const { other, ...left } = turns.at(-1);
+    cut(turns.length - 1);
+    add({ ...beside, other: left });
+    keep();
+  },
   results(turn, texts) {
     turn.calls.forEach((call, i) => add({ role: "tool", id: call.id, name: call.name, content: texts[i] }));
     views.get(turn).update();
@@ -126,13 +87,11 @@ function toEnd(always) {
   if (always || atEnd()) by("conversation").scrollTop = by("conversation").scrollHeight;
 }
 
-// Answer the conversation, or go on with its last answer.
+// Answer the conversation, or go on with its last answer; with something to compare, twice.
 async function answer(begun = null) {
-  const turn = begun ?? blank(), abort = new AbortController();
-  const system = by("system").value.trim();
-  const messages = [...(system ? [{ role: "system", content: system }] : []), ...messagesOf(turns)];
-  const how = begun ? { continue_final_message: true, add_generation_prompt: false } : {};
-  const mine = { turn, abort };
+  const turn = begun ?? blank(), abort = new AbortController(), asked = turns.slice(), beside = begun ? null : compared();
+  if (beside) Object.assign(turn, { label: `${by("model").value}, present settings`, other: { ...blank(), label: beside.label } });
+  const mine = { writing: new Set([turn, turn.other].filter(Boolean)), abort };
   open = mine;
   const view = begun ? views.get(turn) : add(turn);
   keep();
@@ -143,26 +102,36 @@ async function answer(begun = null) {
     drawn = true;
     requestAnimationFrame(() => {
       drawn = false;
-      const follow = atEnd();
-      view.update();
-      if (follow) toEnd(true);
+      redraw(view);
       if (open === mine) by("status").textContent = stats(turn);
     });
   };
-  try {
-    await stream(ROOT, by("key").value.trim(), { ...parameters(), ...how, messages }, abort.signal, turn, changed);
-  } catch (error) {
-    if (error.name === "AbortError") turn.stopped = true;
-    else failed(turn, error);
-  }
+  const write = async (one, request) => {
+    try {
+      await stream(ROOT, key(), request(), abort.signal, one, changed);
+    } catch (error) {
+      if (error.name === "AbortError") one.stopped = true;
+      else failed(one, error);
+    }
+    mine.writing.delete(one);
+    redraw(view);
+  };
+  await Promise.all([
+    write(turn, () => requestOf(card(), checked(() => show("settings", true)), by("system").value.trim(), asked, Boolean(begun))),
+    beside && write(turn.other, () => requestOf(beside.card, bodyOf(beside.values), beside.values.system?.trim(), asked)),
+  ]);
   if (open !== mine) return; // another one has begun
   open = null;
   working(false);
   keep();
+  redraw(view);
+  if (!turn.error) by("said").textContent = `Answer complete: ${turn.content} ${stats(turn)}`;
+}
+
+function redraw(view) {
   const follow = atEnd();
   view.update();
   if (follow) toEnd(true);
-  if (!turn.error) by("said").textContent = `Answer complete: ${turn.content} ${stats(turn)}`;
 }
 
 // Keep the conversation in this browser.
@@ -203,20 +172,21 @@ const chats = new Chats({
     if (one === conversation) display(begin());
     written();
   },
-  added(found) { all.unshift(...found.filter((one) => !all.some(({ id }) => id === one.id))); written(); },
+  added(found) { all.unshift(...found.filter((one) => !all.some(({ id }) => id === one.id))); written(); showPresets(); },
 });
 
 // Show a conversation instead of the present one.
 function display(one) {
-  if (open && all.includes(conversation)) { open.turn.stopped = true; keep(); }
+  if (open && all.includes(conversation)) { for (const turn of open.writing) turn.stopped = true; keep(); }
   cut(0);
   open = null;
   working(false);
   conversation = one;
-  for (const turn of one.turns) {
+  const whole = ({ other, ...turn }) => {
     const ended = turn.role !== "assistant" || turn.finish || turn.error; // or the page was closed meanwhile
-    add({ ...structuredClone(turn), ...(ended ? {} : { stopped: true }) });
-  }
+    return { ...structuredClone(turn), ...(ended ? {} : { stopped: true }), ...(other ? { other: whole(other) } : {}) };
+  };
+  for (const turn of one.turns) add(whole(turn));
   chats.show();
 }
 
@@ -242,22 +212,53 @@ function fit() {
   area.style.height = `${area.scrollHeight}px`;
 }
 
-// What the server takes where a field is empty.
-function showDefaults(defaults) {
-  for (const field of fields) {
-    const name = field.dataset.field === "max_completion_tokens" ? "max_tokens" : field.dataset.field;
-    if (field.type === "number") field.placeholder = defaults[name] ?? "";
-  }
+// --- presets, and what an answer is compared with
+
+function showPresets() {
+  const names = presets().map(({ name }) => name), { value } = by("compare");
+  by("preset").replaceChildren(new Option("Choose…", ""), ...names.map((name) => new Option(name)));
+  const others = cards.filter(({ id, root }) => id !== by("model").value && root !== card()?.root);
+  by("compare").replaceChildren(
+    new Option("nothing", ""), ...names.map((name) => new Option(`preset ${name}`, `preset:${name}`)), ...others.map(({ id }) => new Option(`model ${id}`, `model:${id}`)),
+  );
+  by("compare").value = [...by("compare").options].some((one) => one.value === value) ? value : "";
 }
+
+// {label, card, values} of the second answer; null: there is to be one.
+function compared() {
+  const [kind, ...rest] = by("compare").value.split(":"), name = rest.join(":");
+  const preset = kind === "preset" && presets().find((one) => one.name === name);
+  if (preset) return { label: `${by("model").value}, ${name}`, card: card(), values: preset.values };
+  const other = kind === "model" && cards.find(({ id }) => id === name);
+  return other ? { label: `${name}, present settings`, card: other, values: values() } : null;
+}
+
+by("save-preset").addEventListener("click", () => {
+  const name = by("preset-name").value.trim();
+  if (!name) { by("preset-name").focus(); return; }
+  try { checked(() => show("settings", true)); } catch { return; } // said beside the field
+  keepPresets([{ name, values: values() }]);
+  showPresets();
+  by("preset").value = name;
+  by("preset-name").value = "";
+});
+by("preset").addEventListener("change", () => {
+  const found = presets().find(({ name }) => name === by("preset").value);
+  if (found) fill(found.values);
+});
+by("delete-preset").addEventListener("click", () => { keepPresets([], by("preset").value); showPresets(); });
+
+// --- the model
 
 async function chooseModel() {
   const list = by("model");
   try {
-    const found = await models(ROOT, by("key").value.trim());
+    cards = await models(ROOT, key());
     const chosen = stored(localStorage, "forearm.model");
-    list.replaceChildren(...found.map(({ id }) => new Option(id, id, false, id === chosen)));
+    list.replaceChildren(...cards.map(({ id }) => new Option(id, id, false, id === chosen)));
     list.disabled = false;
-    showDefaults(found[0]?.default_sampling_params ?? {});
+    showModel();
+    if (cards.some(({ details }) => !details)) setTimeout(chooseModel, 3000); // its engine is still loading
   } catch (error) {
     const locked = error.status === 401;
     list.replaceChildren(new Option(locked ? "an API key is needed" : "no server", ""));
@@ -266,6 +267,36 @@ async function chooseModel() {
   }
 }
 
+function showModel() {
+  const one = card(), kind = kindOf(one), [heading, hint] = welcomeOf(one);
+  showDefaults(one?.default_sampling_params ?? {});
+  by("card").replaceChildren(...cardView(one));
+  by("about").textContent = inOneLine(one);
+  [by("welcome-heading").textContent, by("welcome-hint").textContent] = [heading, hint];
+  by("examples").replaceChildren(...examplesOf(one).map((text) => make("li", {}, button(text, () => { say(text); by("message").focus(); }))));
+  by("message").disabled = by("send").disabled = kind === "other";
+  by("show-code").disabled = !["instruct", "coder", "base"].includes(kind);
+  showPresets();
+}
+
+// The conversation so far, and what stands in the composer, as a request to run elsewhere.
+function showCode() {
+  const text = by("message").value.trim(), asked = turns.at(-1)?.role === "assistant" && !text ? turns.slice(0, -1) : turns;
+  const request = (() => {
+    try { return requestOf(card(), checked(() => show("settings", true)), by("system").value.trim(), [...asked, ...(text ? [{ role: "user", content: text }] : [])]); } catch { return null; }
+  })();
+  if (!request) return; // said beside the field
+  const { path, body } = request, keyed = Boolean(key());
+  if (!asked.length && !text) body.messages ? body.messages.push({ role: "user", content: "What is a glacier?" }) : (body.prompt = "A glacier is");
+  by("code-blocks").replaceChildren(
+    make("h3", {}, "curl"), codeBlock(asCurl(ROOT, path, body, keyed), "bash", true).node,
+    make("h3", {}, "Python"), codeBlock(asPython(ROOT, path, body, keyed), "python", true).node,
+  );
+  by("key-note").hidden = !keyed;
+  by("code").showModal();
+}
+
+by("show-code").addEventListener("click", showCode);
 by("composer").addEventListener("submit", (event) => {
   event.preventDefault();
   const text = by("message").value.trim();
@@ -279,32 +310,32 @@ by("message").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); by("composer").requestSubmit(); }
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key !== "Escape") return;
+  if (event.key !== "Escape" || by("code").open) return;
   if (open) open.abort.abort();
   else if (matchMedia("(max-width: 61.99rem)").matches) for (const panel of PANELS) show(panel, false);
 });
 by("halt").addEventListener("click", () => { open?.abort.abort(); by("message").focus(); });
 by("new").addEventListener("click", () => { display(begin()); by("message").focus(); });
-by("examples").addEventListener("click", (event) => { if (event.target.matches("button")) { say(event.target.textContent); by("message").focus(); } });
 for (const panel of PANELS) by(`show-${panel}`).addEventListener("click", () => show(panel, by(panel).hidden));
 by("theme").addEventListener("click", () => {
   const now = document.documentElement.dataset.theme ?? "system";
   setTheme(THEMES[(THEMES.indexOf(now) + 1) % THEMES.length]);
 });
 by("parameters").addEventListener("submit", (event) => event.preventDefault());
-by("parameters").addEventListener("reset", () => setTimeout(() => { for (const field of kept) { field.value = ""; store(localStorage, `forearm.${nameOf(field)}`, null); } store(sessionStorage, "forearm.key", null); }));
-for (const field of kept) field.addEventListener("change", () => store(localStorage, `forearm.${nameOf(field)}`, field.value || null));
-by("key").addEventListener("change", () => { store(sessionStorage, "forearm.key", by("key").value.trim() || null); chooseModel(); });
-by("model").addEventListener("change", () => store(localStorage, "forearm.model", by("model").value));
+by("parameters").addEventListener("reset", () => setTimeout(() => { fill({}); showPresets(); store(sessionStorage, "forearm.key", null); }));
+by("key").addEventListener("change", () => { store(sessionStorage, "forearm.key", key() || null); chooseModel(); });
+by("model").addEventListener("change", () => { store(localStorage, "forearm.model", by("model").value); showModel(); });
 
 addEventListener("pagehide", () => { if (open) keep(); });
-addEventListener("storage", ({ key }) => { // another tab has kept something
-  if (key !== PLACE) return;
+addEventListener("storage", ({ key: name }) => { // another tab has kept something
+  if (name !== PLACE) return;
   all.splice(0, Infinity, ...load().map((one) => (one.id === conversation.id ? conversation : one)));
   chats.show();
 });
 
 restore();
+by("key").value = stored(sessionStorage, "forearm.key") ?? "";
+setTheme(stored(localStorage, "forearm.theme") ?? "system");
 chats.show();
 show("figures", matchMedia("(min-width: 80rem)").matches);
 chooseModel();

@@ -10,10 +10,19 @@ const ENDS = { length: "stopped at the length limit", stop: "", tool_calls: "", 
 // An element for the turn, and `update()` to show what has changed in it.
 export function turnView(turn, acts) {
   const node = make("article", { class: `turn ${turn.role}`, "aria-label": NAMES[turn.role] });
-  return turn.role === "assistant" ? answerView(node, turn, acts) : plainView(node, turn, acts);
+  if (turn.role !== "assistant") return plainView(node, turn, acts);
+  return turn.other ? pairView(node, turn, acts) : answerView(node, turn, acts);
+}
+
+// Two answers to one question, side by side; the conversation goes on with the first.
+function pairView(node, turn, acts) {
+  const sides = [turn, turn.other].map((one) => answerView(make("section", { class: "side", "aria-label": one.label }), one, acts));
+  node.append(make("div", { class: "pair" }, ...sides.map((side) => side.node)));
+  return { node, update() { for (const side of sides) side.update(); } };
 }
 
 function who(turn) {
+  if (turn.label) return make("h2", { class: "who" }, turn.label);
   return make("h2", { class: "who" }, turn.name ? `${NAMES[turn.role]}: ${turn.name}` : NAMES[turn.role]);
 }
 
@@ -73,7 +82,11 @@ function reasoned(turn) {
 function buttons(turn, acts) {
   const told = stats(turn), all = told ? [make("span", { class: "stats" }, told)] : [];
   if (turn.content) all.push(copyButton(() => turn.content));
-  if (turn.content && acts.isLast(turn) && !turn.calls.length && (turn.error || turn.stopped || turn.finish === "length")) {
+  if (acts.isBeside(turn)) {
+    if (turn.content && acts.isLast(turn)) all.push(button("Go on with this one", () => acts.prefer(turn)));
+    return all;
+  }
+  if (turn.content && acts.isLast(turn) && !turn.other && !turn.calls.length && (turn.error || turn.stopped || turn.finish === "length")) {
     all.push(button("Continue", () => acts.goOn(turn)));
   }
   if (turn.content) all.push(button("Branch", () => acts.branch(turn)));
@@ -101,7 +114,7 @@ function showCalls(place, turn, acts, writing) {
     setText(place.children[i].querySelector(".name"), call.name);
     setText(place.children[i].querySelector("pre code"), pretty(call.text));
   });
-  if (turn.calls.length && !writing && acts.isLast(turn) && !place.querySelector(".result")) {
+  if (turn.calls.length && !writing && acts.isLast(turn) && !acts.isBeside(turn) && !place.querySelector(".result")) {
     turn.calls.forEach((call, i) => place.children[i].append(resultForm(call, i, turn, place, acts)));
   } else if (!acts.isLast(turn)) {
     for (const form of place.querySelectorAll(".result")) form.remove();
