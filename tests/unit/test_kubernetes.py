@@ -36,8 +36,9 @@ def test_the_schema_check_finds_mistakes() -> None:
         kubernetes_validate.validate(wrong, kubernetes_validate.latest_version(), strict=True)
 
 
-def test_the_pod_is_restricted_guaranteed_and_probed() -> None:
-    pod = named("Deployment")["spec"]["template"]["spec"]
+def restricted(workload: dict[str, Any]) -> None:
+    """Assert that the pods of a workload are restricted, guaranteed their resources, and probed."""
+    pod = workload["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert container["resources"]["requests"] == container["resources"]["limits"]
     assert container["resources"]["limits"]["cpu"].isdigit(), "static CPU manager: whole cores"
@@ -48,14 +49,24 @@ def test_the_pod_is_restricted_guaranteed_and_probed() -> None:
     assert own["capabilities"] == {"drop": ["ALL"]}
     paths = [container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "readiness", "liveness")]
     assert paths == ["/startupz", "/readyz", "/livez"]
+    drain = int(container["args"][container["args"].index("--shutdown-timeout") + 1])
+    assert pod["terminationGracePeriodSeconds"] > drain + container["lifecycle"]["preStop"]["sleep"]["seconds"]
 
 
-def test_everything_finds_the_deployment() -> None:
-    labels = named("Deployment")["spec"]["template"]["metadata"]["labels"]
+def test_the_pod_is_restricted_guaranteed_and_probed() -> None:
+    restricted(named("StatefulSet"))
+
+
+def test_everything_finds_the_pods() -> None:
+    workload = named("StatefulSet")
+    labels = workload["spec"]["template"]["metadata"]["labels"]
     assert named("Service")["spec"]["selector"] == labels
+    assert workload["spec"]["serviceName"] == named("Service")["metadata"]["name"]
     assert named("PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == labels
+    assert named("NetworkPolicy")["spec"]["podSelector"]["matchLabels"] == labels
     for scaler in ("HorizontalPodAutoscaler", "ScaledObject"):
-        assert named(scaler)["spec"]["scaleTargetRef"]["name"] == named("Deployment")["metadata"]["name"]
+        target = named(scaler)["spec"]["scaleTargetRef"]
+        assert (target["kind"], target["name"]) == ("StatefulSet", workload["metadata"]["name"])
 
 
 def test_pods_are_scaled_by_series_that_there_are() -> None:
