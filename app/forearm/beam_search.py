@@ -102,7 +102,13 @@ class BeamSearch:
         self.live = self._ranked(grown)
         self._completed = self._ranked(self._completed)
         self._rounds += 1
-        if self._rounds == self._params.max_tokens or self._is_decided():
+        # A beam's log-probability only falls: its score stays below what it would be at the greatest length with the
+        # log-probability it has now; where longer beams score lower (a negative penalty), at the length it has now.
+        longest = self._params.max_tokens if self._params.length_penalty > 0 else self._rounds
+        full = len(self._completed) == self._params.beam_width
+        worst = self.score(self._completed[-1]) if full else 0.0
+        decided = full and all(self._scored(beam.cum_logprob, longest) <= worst for beam in self.live)
+        if self._rounds == self._params.max_tokens or decided:  # else no live beam can become one of the best
             self._completed = self._ranked([*self._completed, *self.live])
             self.live = []
 
@@ -121,15 +127,3 @@ class BeamSearch:
     def _ranked(self, beams: list[Beam]) -> list[Beam]:
         """The `beam_width` best beams; of equal ones the earlier."""
         return sorted(beams, key=self.score, reverse=True)[: self._params.beam_width]
-
-    def _is_decided(self) -> bool:
-        """True if no live beam can become one of the best any more, so that going on would change nothing.
-
-        A beam's log-probability only falls. Its score therefore stays below what it would be at the greatest length
-        with today's log-probability; where longer beams score lower (a negative penalty), at today's length.
-        """
-        if len(self._completed) < self._params.beam_width:
-            return False
-        worst = self.score(self._completed[-1])
-        longest = self._params.max_tokens if self._params.length_penalty > 0 else self._rounds
-        return all(self._scored(beam.cum_logprob, longest) <= worst for beam in self.live)

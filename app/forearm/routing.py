@@ -67,7 +67,10 @@ class PrefixRouter(Generic[EngineKey]):
             candidates = [key for key, count in load.items() if count == least]
         if len(candidates) == 1 or not pieces:
             return candidates[0]
-        return max(candidates, key=lambda key: _rank(pieces[0], key))
+        # Every process needs the same hash, which Python's own is not.
+        return max(
+            candidates, key=lambda key: blake2b(pieces[0] + str(key).encode(), digest_size=_DIGEST_BYTES).digest()
+        )
 
     def known(self, pieces: Sequence[bytes], key: EngineKey) -> int:
         """Count the pieces from the beginning on that this engine has seen."""
@@ -95,8 +98,3 @@ class PrefixRouter(Generic[EngineKey]):
     def __len__(self) -> int:
         """The number of pieces remembered, of all engines."""
         return sum(map(len, self._known.values()))
-
-
-def _rank(piece: bytes, key: Hashable) -> bytes:
-    """Rendezvous hash of a piece and an engine: the same in every process, which Python's own hash is not."""
-    return blake2b(piece + str(key).encode(), digest_size=_DIGEST_BYTES).digest()

@@ -27,7 +27,7 @@ from forearm.engine.executor import NativeExecutor
 from forearm.errors import InvalidRequest
 from forearm.model.checkpoint.hub import DEMO_MODEL
 from forearm.offline.outputs import CompletionOutput
-from forearm.text.grammars.constraints import schema_grammar
+from forearm.text.grammars.constraints import ConstraintRequest, grammar_of
 
 PERSON = {
     "type": "object",
@@ -252,7 +252,7 @@ def test_a_chat_follows_it(llm: LLM) -> None:
 def test_a_grammar_may_begin_after_reasoning(llm: LLM) -> None:
     """Here whatever comes before the first full stop is the reasoning."""
     (stop,) = llm.get_tokenizer().encode(".", add_special_tokens=False)
-    grammar = schema_grammar(PERSON, "f", any_whitespace=False)
+    grammar = grammar_of(ConstraintRequest("json", PERSON, "f", any_whitespace=False), {})
     budget = {"thinking_token_budget": 30, "thinking_end": (stop,), "logit_bias": {0: -100.0, 2: -100.0}}
     params = SamplingParams(max_tokens=200, seed=1, grammar=grammar, grammar_after=(stop,), **budget)  # type: ignore[arg-type]
 

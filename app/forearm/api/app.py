@@ -58,7 +58,6 @@ def create_app(config: ApiConfig) -> FastAPI:
     """
     services = load_services(config)
     name, endpoint = services.model.names[0], config.otlp_traces_endpoint
-    services.meter.start_series(name)
     keys = KeyRing(config.api_key, config.api_keys_file, config.priorities)
     tracer = Tracer(endpoint, config.otlp_traces_protocol, name) if endpoint else None
 

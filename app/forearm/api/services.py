@@ -80,7 +80,7 @@ def load_services(config: ApiConfig) -> Services:
     texts = ("completions",) if template is None else ("chat", "completions")
     model = ServedModel.of(config, defaults, texts if plan is None else plan.tasks)
     engine = EngineClient(config.engine_sockets, config.execute_model_timeout_s)
-    meter = HttpMeter(config.metrics_folder)
+    meter = HttpMeter(config.metrics_folder, model.names[0])
     warnings = ClientWarnings(meter)
     prompts = PromptRenderer(config, engine, tokenizer, template, tool_template, pools=plan is not None)
     any_whitespace = not (config.structured_outputs_config or {}).get("disable_any_whitespace")

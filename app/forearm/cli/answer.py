@@ -33,20 +33,18 @@ class StreamedAnswer:
             self.usage = chunk.get("usage") or self.usage
             for choice in chunk["choices"]:
                 delta = choice.get("delta", choice)
-                self._add_calls(delta.get("tool_calls") or [])
+                for part in delta.get("tool_calls") or []:
+                    if part["index"] == len(self.calls):
+                        call = {"id": part["id"], "type": "function", "function": {"name": "", "arguments": ""}}
+                        self.calls.append(call)
+                    for key, more in part["function"].items():
+                        self.calls[part["index"]]["function"][key] += more or ""
                 thought, text = delta.get("reasoning") or "", delta.get("content") or delta.get("text") or ""
                 self.text += text
                 self.whole_s = time.monotonic() - started
                 self.first_s = self.first_s or self.whole_s
                 yield thought, text
         self.whole_s = time.monotonic() - started
-
-    def _add_calls(self, deltas: Iterable[dict[str, Any]]) -> None:
-        for delta in deltas:
-            if delta["index"] == len(self.calls):
-                self.calls.append({"id": delta["id"], "type": "function", "function": {"name": "", "arguments": ""}})
-            for key, text in delta["function"].items():
-                self.calls[delta["index"]]["function"][key] += text or ""
 
     def message(self) -> dict[str, Any]:
         """Return it as a message of the conversation."""

@@ -201,12 +201,11 @@ def _switch(name: str, value: str) -> dict[str, Any]:
 
 def shown(setting: Setting, default: Any) -> str:
     """Return the help of one setting for argparse, with its default and variable, and with % escaped."""
-    value = "" if (setting.switch and not default) or default in (None, "", ()) else f" (default: {_worded(default)})"
+    value = ""
+    if default not in (None, "", ()) and (default or not setting.switch):
+        worded = "on" if default is True else " ".join(default) if isinstance(default, tuple) else default
+        value = f" (default: {worded})"
     return (setting.help + value + (f" [{setting.env}]" if setting.env else "")).replace("%", "%%")
-
-
-def _worded(default: Any) -> str:
-    return "on" if default is True else " ".join(default) if isinstance(default, tuple) else str(default)
 
 
 class _Note(argparse.Action):

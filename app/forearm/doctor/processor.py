@@ -9,7 +9,6 @@ from forearm.doctor.finding import CheckedHost, Finding
 from forearm.engine.host import placement
 from forearm.errors import ConfigError
 from forearm.plan.arm_cores import CORES, graviton, of_midr, processor_name
-from forearm.plan.machines import GravitonGeneration
 
 LEAST_KERNEL = (5, 10)  # AWS' guide requires it for bf16 and MMLA
 SYS_VENDOR = "/sys/class/dmi/id/sys_vendor"
@@ -71,7 +70,7 @@ def tier(host: CheckedHost) -> Iterator[Finding]:
     except ConfigError as problem:
         yield Finding("tier", "error", str(problem), "FOREARM_TIER", "unset FOREARM_TIER, or name one that runs here")
         return
-    generation = generation_of(host)
+    generation = graviton(*_midr(host), _maker(host)) if is_arm(host) else None
     wanted = chosen if generation is None else generation.tier
     if forced:
         yield Finding("tier", "warning", f"{chosen}, forced", "FOREARM_TIER", "unset FOREARM_TIER: the best is chosen")
@@ -99,11 +98,6 @@ def governor(host: CheckedHost) -> Iterator[Finding]:
 def is_arm(host: CheckedHost) -> bool:
     """Return whether /proc/cpuinfo shows an Arm CPU."""
     return "CPU implementer" in host.fields(CPUINFO)
-
-
-def generation_of(host: CheckedHost) -> GravitonGeneration | None:
-    """Return the host's Graviton generation, if it has one."""
-    return graviton(*_midr(host), _maker(host)) if is_arm(host) else None
 
 
 def _maker(host: CheckedHost) -> str:

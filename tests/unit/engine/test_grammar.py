@@ -18,7 +18,7 @@ from tests.unit.text.test_gguf_tokenizer import byte_level_file, sentencepiece_f
 from forearm.engine.constraints.grammar import Grammars, Matcher
 from forearm.errors import ConfigError, EngineFailed, InvalidRequest, Overloaded
 from forearm.model.checkpoint.hub import DEMO_MODEL
-from forearm.text.grammars.constraints import ConstraintRequest, grammar_of, schema_grammar
+from forearm.text.grammars.constraints import ConstraintRequest, grammar_of
 from forearm.text.grammars.grammar_tokens import tokenizer_text
 from forearm.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
@@ -34,8 +34,13 @@ PERSON = {
     "additionalProperties": False,
 }
 GRAMMARS = [
-    schema_grammar(PERSON, "f"),
-    schema_grammar({"type": "array", "items": {"type": "number"}, "maxItems": 9}, "f", any_whitespace=False),
+    grammar_of(ConstraintRequest("json", PERSON, "f"), {}),
+    grammar_of(
+        ConstraintRequest(
+            "json", {"type": "array", "items": {"type": "number"}, "maxItems": 9}, "f", any_whitespace=False
+        ),
+        {},
+    ),
     grammar_of(ConstraintRequest("regex", r"colou?r of the sky is (blue|black) and \d{3}-\d{4} is the phone", "f"), {}),
     grammar_of(ConstraintRequest("choice", ["The capital of France", "The capital of Finland", "The"], "f"), {}),
 ]

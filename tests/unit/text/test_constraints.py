@@ -18,7 +18,7 @@ from tests.masked import Writer
 
 from forearm.errors import InvalidRequest
 from forearm.model.checkpoint.hub import DEMO_MODEL
-from forearm.text.grammars.constraints import ConstraintRequest, grammar_of, schema_expression, schema_grammar
+from forearm.text.grammars.constraints import ConstraintRequest, grammar_of, schema_expression
 from forearm.text.grammars.grammar_check import GrammarCheck
 from forearm.text.grammars.lark import Lark
 
@@ -77,7 +77,7 @@ def test_whatever_fits_a_schema_can_be_written(data: st.DataObject) -> None:
     value = data.draw(from_schema(schema))
     text = json.dumps(value, ensure_ascii=False).replace("\x7f", r"\u007f")  # llguidance has it escaped alone
 
-    matcher = WRITER.grammars.start(schema_grammar(schema, "f")).result()
+    matcher = WRITER.grammars.start(grammar_of(ConstraintRequest("json", schema, "f"), {})).result()
     tokens = [*WRITER.tokenizer.encode(text, add_special_tokens=False), 2]
 
     assert matcher.allowed_prefix(tokens) == len(tokens)
@@ -121,7 +121,7 @@ def test_every_text_of_a_grammar_is_of_its_language(grammar: str) -> None:
 
 
 def test_white_space_between_the_parts_of_json_has_an_end() -> None:
-    grammar = schema_grammar({"type": "array", "items": {"type": "null"}}, "f")
+    grammar = grammar_of(ConstraintRequest("json", {"type": "array", "items": {"type": "null"}}, "f"), {})
     matcher = WRITER.grammars.start(grammar).result()
     for space, most in ((" ", 1), ("\n", 2), ("\t", 0)):
         (token,) = WRITER.tokenizer.encode(space, add_special_tokens=False)
@@ -136,7 +136,7 @@ def test_json_may_be_printed_over_lines() -> None:
         json.dumps(value, indent=4),
         json.dumps(value, indent="\t"),
     ):
-        matcher = WRITER.grammars.start(schema_grammar({"type": "object"}, "f")).result()
+        matcher = WRITER.grammars.start(grammar_of(ConstraintRequest("json", {"type": "object"}, "f"), {})).result()
         tokens = WRITER.tokenizer.encode(text, add_special_tokens=False)
 
         assert matcher.allowed_prefix(tokens) == len(tokens)
@@ -147,7 +147,7 @@ def test_a_schema_can_be_a_part_of_a_grammar() -> None:
     body = schema_expression(lark, {"type": "integer", "minimum": 1, "maximum": 9}, "tools", any_whitespace=False)
     grammar = lark.text(f"{lark.literal('<|im_start|>call ')} {body} {lark.literal('!')}")
 
-    text = WRITER.text(CHECK.start_grammar(grammar, "tools").result(), 3)
+    text = WRITER.text(CHECK.start(grammar, "tools").result(), 3)
 
     assert text is not None
     assert re.fullmatch(r"<\|im_start\|>call [1-9]!", text)

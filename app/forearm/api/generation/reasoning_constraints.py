@@ -77,7 +77,7 @@ class AnswerConstraints:
         else:
             constraint = self._combined(body, choice, options, grammar)
         if constraint.grammar is not None and constraint.grammar != grammar:
-            await asyncio.wrap_future(self._grammars.start_grammar(constraint.grammar, _FIELD))
+            await asyncio.wrap_future(self._grammars.start(constraint.grammar, _FIELD))
         return constraint
 
     def _combined(

@@ -20,12 +20,15 @@ class HttpMeter:
     worker.
     """
 
-    def __init__(self, folder: str = "") -> None:
+    def __init__(self, folder: str, model_name: str) -> None:
         self._registry = CollectorRegistry()
         if folder:
             values.MmapedDict = AllocatedDict  # type: ignore[attr-defined, assignment]  # before the first metric
             MultiProcessCollector(self._registry, path=folder)  # type: ignore[no-untyped-call]
         self._families = register(HTTP, None if folder else self._registry)
+        for streaming, found in product((True, False), repeat=2):  # series with labels exist from the start, at 0
+            for request_type in get_args(RequestType):
+                self.parser_series(model_name, streaming, found, request_type)
 
     def text(self) -> str:
         """Return the values of all workers in Prometheus' text format."""
@@ -45,12 +48,6 @@ class HttpMeter:
         """Add to a counter or gauge of metrics.HTTP."""
         metric = self._families[family]
         (metric.labels(*labels) if labels else metric).inc(by)
-
-    def start_series(self, model_name: str) -> None:
-        """Create the series with labels at 0, so that they exist from the start."""
-        for streaming, found in product((True, False), repeat=2):
-            for request_type in get_args(RequestType):
-                self.parser_series(model_name, streaming, found, request_type)
 
     def load(self) -> int:
         """Return the number of requests in flight that do work, over all workers."""

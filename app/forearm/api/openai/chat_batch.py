@@ -10,14 +10,14 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from forearm.api.generation.chat_turn import ServingChat, Turn
+from forearm.api.generation.chat_turn import Turn
 from forearm.api.generation.dependencies import AppChat, AppConfig, AppPrompts
 from forearm.api.generation.output_stream import Tally
 from forearm.api.generation.request_bodies import ChatBatchRequest, ChatRequest
 from forearm.api.generation.response_bodies import ChatCompletion
 from forearm.api.generation.sse import unless_gone
 from forearm.api.generation.usage import scored_response
-from forearm.api.http.caller import Caller, caller_of
+from forearm.api.http.caller import caller_of
 from forearm.api.http.json_size import json_size
 from forearm.api.http.request_body import describes, invalid, json_body
 from forearm.api.openai.chat import ChatForm, chat_choice, form_of
@@ -39,11 +39,17 @@ async def create_chat_batch(
 
     Raises: InvalidRequest (400), ModelNotFound (404), Overloaded (429) or EngineUnavailable (503).
     """
-    chats = _chats(body, config.max_completion_prompts)
-    turns = await _begun(chats, chat, caller_of(request.scope))
-    form = form_of(chats[0], chat, prompts.tokenizer, config)
+    chats, caller = _chats(body, config.max_completion_prompts), caller_of(request.scope)
+    turns: list[Turn] = []
     try:
-        return await unless_gone(request, _whole(turns, form))
+        for at in range(0, len(chats), _AT_ONCE):
+            some = (chat.begin(one, caller, "chat_completions") for one in chats[at : at + _AT_ONCE])
+            found = await asyncio.gather(*some, return_exceptions=True)
+            turns += [one for one in found if isinstance(one, Turn)]
+            for error in found:
+                if isinstance(error, BaseException):
+                    raise error  # the first one; the chats that have begun are withdrawn
+        return await unless_gone(request, _whole(turns, form_of(chats[0], chat, prompts.tokenizer, config)))
     finally:
         for turn in turns:
             turn.close()
@@ -72,23 +78,6 @@ def _chats(body: ChatBatchRequest, limit: int) -> list[ChatRequest]:
         ]
     except ValidationError as error:
         raise invalid(error) from None
-
-
-async def _begun(chats: Sequence[ChatRequest], serving: ServingChat, caller: Caller) -> list[Turn]:
-    """Begin all chats or none: if one fails, the others are withdrawn. Raises: the first error."""
-    found: list[Turn | BaseException] = []
-    for at in range(0, len(chats), _AT_ONCE):
-        some = (serving.begin(chat, caller, "chat_completions") for chat in chats[at : at + _AT_ONCE])
-        found += await asyncio.gather(*some, return_exceptions=True)
-        if any(isinstance(one, BaseException) for one in found):
-            break
-    turns = [one for one in found if isinstance(one, Turn)]
-    for one in found:
-        if isinstance(one, BaseException):
-            for turn in turns:
-                turn.close()
-            raise one
-    return turns
 
 
 async def _whole(turns: Sequence[Turn], form: ChatForm) -> Response:

@@ -10,10 +10,10 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.datastructures import QueryParams
 from starlette.responses import JSONResponse, Response
 
-from forearm.api.generation.dependencies import AppConfig, service
+from forearm.api.generation.dependencies import AppChat, AppConfig, AppModel, AppPrompts, service
 from forearm.api.generation.response_bodies import ErrorBody, encoder
 from forearm.api.generation.sse import KEEP_ALIVE, EventStream, StreamFraming, unless_gone
-from forearm.api.generation.translation import owner_of
+from forearm.api.generation.translation import complaining, owner_of
 from forearm.api.generation.usage import json_response, written
 from forearm.api.http.caller import caller_of
 from forearm.api.http.request_body import describes, json_body
@@ -22,7 +22,7 @@ from forearm.api.responses.input_items import pack_reasoning
 from forearm.api.responses.request_bodies import ENCRYPTED, LOGPROBS, ResponsesRequest, check_include, check_responses
 from forearm.api.responses.serving_responses import ServingResponses
 from forearm.api.responses.store import ResponseStore
-from forearm.api.responses.to_chat import asked
+from forearm.api.responses.to_chat import NAMES, asked, chat_of
 from forearm.config.api_config import ApiConfig
 from forearm.errors import InvalidRequest, ResponseNotFound
 from forearm.json_types import Json
@@ -105,15 +105,23 @@ async def create_response(
 
 @router.post("/v1/responses/input_tokens", openapi_extra=describes(ResponsesRequest))
 async def count_input_tokens(
-    body: ResponsesBody, serving: Serving, config: AppConfig, kept: Kept, owner: Owner
+    body: ResponsesBody,
+    model: AppModel,
+    chat: AppChat,
+    prompts: AppPrompts,
+    config: AppConfig,
+    kept: Kept,
+    owner: Owner,
 ) -> Response:
     """Return how many tokens the input of a request has.
 
     Raises: InvalidRequest, ModelNotFound, ResponseNotFound, EngineUnavailable.
     """
     check_responses(body, kept is not None)
-    count = await serving.count_tokens(await asked(body, kept, owner, config.max_body_bytes))
-    return JSONResponse({"object": "response.input_tokens", "input_tokens": count})
+    question = await asked(body, kept, owner, config.max_body_bytes)
+    model.name(body.model)
+    prompt = await complaining(chat.prompt(await chat_of(question, chat, prompts)), NAMES)
+    return JSONResponse({"object": "response.input_tokens", "input_tokens": len(prompt)})
 
 
 @router.get("/v1/responses/{response_id}")

@@ -47,15 +47,6 @@ class ServingResponses:
         self._chat = chat
         self._warnings = warnings
 
-    async def count_tokens(self, question: ResponsesQuestion) -> int:
-        """Return how many tokens the prompt of a request has.
-
-        Raises: InvalidRequest, ModelNotFound, EngineUnavailable.
-        """
-        self._model.name(question.body.model)
-        chat = await chat_of(question, self._chat, self._prompts)
-        return len(await complaining(self._chat.prompt(chat), NAMES))
-
     async def begin(self, question: ResponsesQuestion, caller: Caller, store: ResponseStore | None, owner: str) -> Job:
         """Submit the request to the engine.
 

@@ -51,18 +51,13 @@ class DraftModel:
     def draft(self, wanted: Row[tuple[Sequence, int]], blocks: BlockPool) -> list[list[int]]:
         """Return greedy continuations; an output with too many uncomputed tokens gets none yet."""
         drafts = [_Draft(sequence, count) for sequence, count in wanted]
-        going = self._catch_up(drafts, blocks)
-        while going := [draft for draft in going if len(draft.tokens) < draft.wanted]:
-            going = self._round([draft.newest() for draft in going], going)
-        return [draft.tokens for draft in drafts]
-
-    def _catch_up(self, drafts: list[_Draft], blocks: BlockPool) -> list[_Draft]:
-        """Compute missing positions, at most one forward's. Returns: the drafts that now have a first token."""
+        # Compute missing positions, at most one forward's: drafts of outputs that still lack some wait.
         left, written = self._step_tokens, set[int]()
         parts, ends, done = [], [], []
         for draft in drafts:
             tokens, own = draft.sequence.tokens, draft.sequence.blocks
-            start = min(_drafted(own, blocks), len(tokens) - 1)
+            at = next((i for i, block in enumerate(own) if blocks.drafted[block] < BLOCK_TOKENS), len(own) - 1)
+            start = min(at * BLOCK_TOKENS + blocks.drafted[own[at]], len(tokens) - 1)
             end = min(len(tokens), start + left)
             touched = set(own[start // BLOCK_TOKENS : (end - 1) // BLOCK_TOKENS + 1])
             if end == start or touched & written:  # shared: the first one computes it
@@ -76,7 +71,9 @@ class DraftModel:
         for own, end in ends:
             for i in range(-(-end // BLOCK_TOKENS)):
                 blocks.drafted[own[i]] = max(blocks.drafted[own[i]], min(BLOCK_TOKENS, end - i * BLOCK_TOKENS))
-        return going
+        while going := [draft for draft in going if len(draft.tokens) < draft.wanted]:
+            going = self._round([draft.newest() for draft in going], going)
+        return [draft.tokens for draft in drafts]
 
     def _round(self, parts: list[TokenSpan], drafts: Row[_Draft | None]) -> list[_Draft]:
         """Compute one forward and append a token to each draft (None: part of a prompt). Returns: unfinished ones."""
@@ -94,11 +91,3 @@ class DraftModel:
             seconds = time.monotonic() - start_s
             self.round_s += (_NEW if self.round_s else 1.0) * (min(seconds, 2 * self.round_s or seconds) - self.round_s)
         return going
-
-
-def _drafted(own: array[int], blocks: BlockPool) -> int:
-    """Count the positions, from the first on, that the draft model has computed."""
-    for i, block in enumerate(own):
-        if blocks.drafted[block] < BLOCK_TOKENS:
-            return i * BLOCK_TOKENS + blocks.drafted[block]
-    return len(own) * BLOCK_TOKENS

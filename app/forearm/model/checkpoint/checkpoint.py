@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.formats import described, plan_formats, spec_bytes
-from forearm.model.checkpoint.names import TensorPart, embedding_module, parts
+from forearm.model.checkpoint.names import TensorPart, parts, stored_module
 from forearm.model.checkpoint.shards import StoredTensor, read_tensors
 from forearm.model.checkpoint.unread import check_unread, some
 from forearm.model.families.config import DTypeName, KvDTypeName, ModelConfig, WeightFormat
@@ -166,7 +166,7 @@ def _rotated(config: ModelConfig, tensors: Mapping[str, StoredTensor]) -> ModelC
         return None
     if not config.tied_head:
         return config
-    names = config.names | {"head": embedding_module(config, tensors.keys())}
+    names = config.names | {"head": stored_module(config, tensors.keys(), "embed")}
     return replace(config, tied_head=False, names=names)
 
 

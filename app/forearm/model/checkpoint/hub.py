@@ -85,8 +85,10 @@ def local_model(model: str, kind: str = "model") -> Path | None:
     kind: the noun for it in messages.
     Raises: ConfigError if it is none of these.
     """
+    if not model and not (DEMO_MODEL / "config.json").exists():
+        raise ConfigError(f"the demo model is not in {DEMO_MODEL}; reinstall forearm, or name a MODEL")
     if not model:
-        return _demo()
+        return DEMO_MODEL
     path = Path(model).expanduser()
     if path.is_dir():
         return _gguf_within(_closed(path.resolve()))
@@ -148,12 +150,6 @@ def _gguf_within(folder: Path) -> Path:
     if len(first) != 1:
         raise ConfigError(f"{folder} has {', '.join(path.name for path in found)}; give the one to serve")
     return first[0]
-
-
-def _demo() -> Path:
-    if not (DEMO_MODEL / "config.json").exists():
-        raise ConfigError(f"the demo model is not in {DEMO_MODEL}; reinstall forearm, or name a MODEL")
-    return DEMO_MODEL
 
 
 def _download(model: str, revision: str, download_dir: str, token: str, allow: list[str], kind: str = "model") -> Path:

@@ -17,6 +17,7 @@ from forearm.model.families.recurrences import GatedDelta, Mamba2
 # Executor's name (_native.pyi) -> Llama's name. ModelConfig.names overrides entries, for all layers or for a single one
 # ("layers.0.input_norm", whose value is the name without the layers' prefix).
 _VECTORS = {
+    "embed": "embed_tokens",
     "final_norm": "norm",
     "layers": "layers",
     "input_norm": "input_layernorm",
@@ -283,14 +284,9 @@ def _pooler(config: ModelConfig, spec: MatrixSpec, stored: Collection[str], embe
         yield from _norm(f"{spec.name}.norm", dense.norm, dense.outputs, config.norm_bias)
 
 
-def embedding_module(config: ModelConfig, stored: Collection[str]) -> str:
-    """Return the name of the embedding's module in the checkpoint."""
-    return f"{_prefix(config, stored)}{config.names.get('embed', 'embed_tokens')}"
-
-
-def layers_prefix(config: ModelConfig, stored: Collection[str]) -> str:
-    """Return the prefix of the names of layers' tensors, up to the layer's number."""
-    return f"{_prefix(config, stored)}{config.names.get('layers', 'layers')}."
+def stored_module(config: ModelConfig, stored: Collection[str], key: str) -> str:
+    """Return the name in the checkpoint of the model's "embed" or "layers"."""
+    return f"{_prefix(config, stored)}{(_VECTORS | config.names)[key]}"
 
 
 def _norm(name: str, at: str, width: int, bias: bool, heads: int = 1) -> Iterator[TensorPart]:
@@ -304,7 +300,7 @@ def _norm(name: str, at: str, width: int, bias: bool, heads: int = 1) -> Iterato
 
 
 def _prefix(config: ModelConfig, stored: Collection[str]) -> str:
-    embed = config.names.get("embed", "embed_tokens")
+    embed = (_VECTORS | config.names)["embed"]
     for prefix in _PREFIXES:
         if f"{prefix}{embed}.weight" in stored:
             return prefix

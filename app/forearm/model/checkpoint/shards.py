@@ -105,7 +105,14 @@ def read_tensors(folder: Path) -> dict[str, StoredTensor]:
     """
     tensors: dict[str, StoredTensor] = {}
     for path in _files(folder):
-        joined(tensors, _read_torch(path) if TORCH_FILE.fullmatch(path.name) else _read_header(path))
+        if TORCH_FILE.fullmatch(path.name):
+            found = {
+                at.name: StoredTensor(at.name, path, at.dtype, at.shape, at.begin, at.end)
+                for at in read_torch_file(path)
+            }
+        else:
+            found = _read_header(path)
+        joined(tensors, found)
     return tensors
 
 
@@ -181,8 +188,15 @@ def _files(folder: Path) -> Iterator[Path]:
         yield from _indexed(folder / TORCH_INDEX, TORCH_FILE)
     elif (folder / "pytorch_model.bin").exists():
         yield folder / "pytorch_model.bin"
+    elif pickles := sorted(p.name for kind in ("bin", "pt", "pth") for p in folder.glob(f"*.{kind}")):
+        raise ConfigError(
+            f"{folder} has its weights only as {pickles[0]}, a pickle of a kind that is not read: it could run code. "
+            "Take a revision that has safetensors (for a Hugging Face id often --revision refs/pr/1), or convert: "
+            'python -c "from transformers import AutoModelForCausalLM as M; '
+            f"M.from_pretrained('{folder}').save_pretrained('{folder}')\" where torch is installed"
+        )
     else:
-        raise ConfigError(_nothing_here(folder))
+        raise ConfigError(f"{folder} has no safetensors files; is it a model folder?")
 
 
 def _indexed(path: Path, right: re.Pattern[str]) -> list[Path]:
@@ -195,26 +209,6 @@ def _indexed(path: Path, right: re.Pattern[str]) -> list[Path]:
         if not isinstance(name, str) or Path(name).name != name or not right.fullmatch(name):
             raise ConfigError(f"{path}: {name!r:.200} is not the name of a weight file ({right.pattern})")
     return [path.parent / name for name in sorted(set(names))]
-
-
-def _nothing_here(folder: Path) -> str:
-    pickles = sorted(p.name for p in (*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")))
-    if not pickles:
-        return f"{folder} has no safetensors files; is it a model folder?"
-    return (
-        f"{folder} has its weights only as {pickles[0]}, a pickle of a kind that is not read: it could run code. "
-        "Take a revision that has safetensors (for a Hugging Face id often --revision refs/pr/1), or convert: "
-        'python -c "from transformers import AutoModelForCausalLM as M; '
-        f"M.from_pretrained('{folder}').save_pretrained('{folder}')\" where torch is installed"
-    )
-
-
-def _read_torch(path: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of a pytorch_model.bin file, in the order of its bytes. Raises: ConfigError."""
-    return {
-        place.name: StoredTensor(place.name, path, place.dtype, place.shape, place.begin, place.end)
-        for place in read_torch_file(path)
-    }
 
 
 def _read_header(path: Path) -> dict[str, StoredTensor]:
@@ -238,7 +232,9 @@ def _read_header(path: Path) -> dict[str, StoredTensor]:
         raise ConfigError(f"{path}: its header is damaged ({problem}); download it again") from None
     if not isinstance(header, dict):
         raise ConfigError(f"{path}: its header is damaged (not an object); download it again")
-    _check_metadata(path, header.pop("__metadata__", None))
+    metadata = header.pop("__metadata__", None)
+    if metadata is not None and not (isinstance(metadata, dict) and all(isinstance(v, str) for v in metadata.values())):
+        raise ConfigError(f"{path}: its __metadata__ is not an object of strings; download it again")
     found = [_stored(path, name, entry, 8 + length) for name, entry in header.items()]
     found.sort(key=lambda tensor: (tensor.begin, tensor.end))
     _check_places(path, found, 8 + length, size)
@@ -265,13 +261,6 @@ def _once(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ConfigError(f"{path}: its header names {name!r:.200} twice; download it again")
         made[name] = value
     return made
-
-
-def _check_metadata(path: Path, metadata: object) -> None:
-    if metadata is None:
-        return
-    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise ConfigError(f"{path}: its __metadata__ is not an object of strings; download it again")
 
 
 _ITEM_BITS = {

@@ -89,7 +89,7 @@ SHORT_NAMES: dict[str, ShortName] = {
 def full_name(model: str, memory_bytes: int = 0) -> str:
     """Return the file on the hub that a short name stands for; any other name as it is.
 
-    memory_bytes: of the machine to choose a size for; 0: this machine.
+    memory_bytes: of the machine to choose a size for; 0: this machine's, or its container's limit.
     Raises: ConfigError for a size that the name does not have.
     """
     name, _, label = model.lower().partition(":")
@@ -97,7 +97,12 @@ def full_name(model: str, memory_bytes: int = 0) -> str:
         return model
     sizes = SHORT_NAMES[name].sizes
     if label in ("", "latest"):  # Ollama's word for the size of its choice
-        room = _MEMORY_SHARE * (memory_bytes or _machine_bytes())
+        if not memory_bytes:
+            from forearm import _native
+
+            topology = _native.topology("")
+            memory_bytes = min(one.total_bytes for one in (topology.machine, topology.cgroup) if one is not None)
+        room = _MEMORY_SHARE * memory_bytes
         fitting = [one for one in sizes.values() if one.parameters * _BYTES_A_PARAMETER <= room]
         return (fitting or list(sizes.values())[:1])[-1].file
     if label not in sizes:
@@ -109,11 +114,3 @@ def nearest(model: str) -> str:
     """Return a hint for a name that is not found: the short name that it resembles; "" if none does."""
     near = difflib.get_close_matches(model.lower().partition(":")[0], SHORT_NAMES, n=1)
     return f"; did you mean {near[0]}?" if near else ""
-
-
-def _machine_bytes() -> int:
-    """Return this machine's memory, or the container's limit."""
-    from forearm import _native
-
-    topology = _native.topology("")
-    return min(part.total_bytes for part in (topology.machine, topology.cgroup) if part is not None)

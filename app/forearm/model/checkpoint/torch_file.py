@@ -200,7 +200,9 @@ class _StateDict:
             arguments = stack.pop()
             stack.append(self._called(stack.pop(), arguments))
         elif name == "BUILD":
-            self._build(stack.pop())
+            state = stack.pop()  # the attributes of a state dict, `_metadata` of its modules, are not needed
+            if not isinstance(stack[-1], dict) or not isinstance(state, dict):
+                raise self._refused(f"a state of {type(stack[-1]).__name__}")
         else:
             raise self._refused(f"opcode {name}")
 
@@ -236,11 +238,6 @@ class _StateDict:
         if any(size > 1 and here != right for size, here, right in zip(shape, strides, expected, strict=True)):
             raise self._refused(f"a tensor whose values are not in the order of its shape (strides {strides!r:.100})")
         return _Tensor(storage, offset, tuple(shape))
-
-    def _build(self, state: Any) -> None:
-        """Accept and ignore the attributes of a state dict: `_metadata` of its modules."""
-        if not isinstance(self._stack[-1], dict) or not isinstance(state, dict):
-            raise self._refused(f"a state of {type(self._stack[-1]).__name__}")
 
     def _refused(self, what: str) -> ConfigError:
         return ConfigError(

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from forearm.errors import ConfigError
-from forearm.model.checkpoint.names import TensorPart, layers_prefix
+from forearm.model.checkpoint.names import TensorPart, stored_module
 from forearm.model.checkpoint.shards import Files, StoredTensor
 from forearm.model.families.config import Attention, ModelConfig
 
@@ -84,7 +84,7 @@ def check_unread(
     Raises: ConfigError naming the tensors and the keys that may be wrong.
     """
     unread = unread_names(config, tensors, used)
-    layer_of = re.compile(re.escape(layers_prefix(config, tensors)) + r"(\d+)\.")
+    layer_of = re.compile(re.escape(stored_module(config, tensors, "layers")) + r"\.(\d+)\.")
     layers = {name: int(found[1]) for name in unread if (found := layer_of.match(name))}
     own = len(config.layers)
     unread = [name for name in unread if not own <= layers.get(name, -1) < own + predicted_layers]

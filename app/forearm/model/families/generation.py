@@ -56,27 +56,23 @@ def generation_defaults(folder: Path) -> dict[str, float | int]:
 
     Raises: ConfigError if the file exists and can't be read.
     """
+    defaults: dict[str, float | int]
     if is_gguf(folder):
-        return _gguf_defaults(folder)
+        keys = Keys(read_gguf_file(folder).metadata, str(folder))
+        defaults = dict(_GGUF_DEFAULTS)
+        for name, key in _GGUF_KEYS.items():
+            stored = f"general.sampling.{key}"
+            if stored in keys:  # in llama.cpp a value below 0 switches the parameter off, as 0 does
+                defaults[name] = max(keys.integer(stored) if name == "top_k" else keys.number(stored), 0)
+        return defaults
     keys = generation_keys(folder)
-    defaults: dict[str, float | int] = {k: keys.number(k) for k in _NUMBERS if keys.get(k) is not None}
+    defaults = {k: keys.number(k) for k in _NUMBERS if keys.get(k) is not None}
     if keys.get("top_k") is not None:
         defaults["top_k"] = keys.integer("top_k")
     if keys.get("max_new_tokens") is not None:
         defaults["max_tokens"] = keys.integer("max_new_tokens")
     if keys.get("do_sample") is False and "temperature" not in defaults:
         defaults["temperature"] = 0.0
-    return defaults
-
-
-def _gguf_defaults(path: Path) -> dict[str, float | int]:
-    keys = Keys(read_gguf_file(path).metadata, str(path))
-    defaults = dict(_GGUF_DEFAULTS)
-    for name, key in _GGUF_KEYS.items():
-        stored = f"general.sampling.{key}"
-        if stored in keys:
-            read = keys.integer if name == "top_k" else keys.number
-            defaults[name] = max(read(stored), 0)  # in llama.cpp a value below 0 switches the parameter off, as 0 does
     return defaults
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from forearm.model.families import switches
 from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig
 from forearm.model.families.decoder import FamilyInputs, activation, decoder, positions, sizes, windows_of
 
@@ -14,7 +13,12 @@ def opt(inputs: FamilyInputs) -> ModelConfig:
     """OPT except opt-350m: learned positions from row 2 on, LayerNorm, biases, a feed-forward without gate."""
     keys = inputs.keys
     hidden, heads = keys.integer("hidden_size"), keys.integer("num_attention_heads")
-    switches.check_opt(keys, hidden)
+    if not keys.flag("do_layer_norm_before", True):
+        raise keys.wrong("do_layer_norm_before", "true: norms after the layer (opt-350m) are not supported")
+    if keys.optional_integer("word_embed_proj_dim") not in (None, hidden):
+        raise keys.wrong("word_embed_proj_dim", f"hidden_size ({hidden}): projected embeddings are not supported")
+    if not keys.flag("layer_norm_elementwise_affine", True):
+        raise keys.wrong("layer_norm_elementwise_affine", "true")
     bias = keys.flag("enable_bias", True)
     relu = activation(keys, "activation_function", "relu")
     feed_forward = FeedForward(keys.integer("ffn_dim"), relu, gated=False, bias=bias)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from forearm.model.families import switches
 from forearm.model.families.config import Attention, ModelConfig
 from forearm.model.families.decoder import FamilyInputs, decoder, windows_of
 from forearm.model.families.keys import Keys
@@ -49,7 +48,12 @@ def smollm3(inputs: FamilyInputs) -> ModelConfig:
     inputs = inputs.with_defaults(tie_word_embeddings=True, rope_theta=2e6, num_key_value_heads=4)
     keys = inputs.keys
     every = keys.integer("no_rope_layer_interval", 4)
-    rotated = switches.rope_layers(keys, [(i + 1) % every != 0 for i in range(inputs.layers)])
+    rotated = keys.get("no_rope_layers")  # 1: the layer has positions
+    if rotated is None:
+        rotated = [(i + 1) % every != 0 for i in range(inputs.layers)]
+    elif not isinstance(rotated, list) or len(rotated) < inputs.layers or not set(rotated) <= {0, 1}:
+        raise keys.wrong("no_rope_layers", f"a list of {inputs.layers} times 0 or 1")
+    rotated = rotated[: inputs.layers]
     slides = keys.flag("use_sliding_window")
     windows = windows_of(inputs, [not r for r in rotated]) if slides else [0] * inputs.layers
     bias = keys.flag("attention_bias")

@@ -164,21 +164,17 @@ def _yarn(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[Flo
     keep = np.float32(1) - np.clip(ramp, np.float32(0), np.float32(1))
     powers = _powers(theta, dim)
     inv_freq = _inverse(np.float32(factor) * powers) * (np.float32(1) - keep) + _inverse(powers) * keep
-    return inv_freq.astype(np.float32), _yarn_scale(settings, factor)
+
+    def grown(weight: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+    mscale, all_dim = settings.optional_number("mscale"), settings.optional_number("mscale_all_dim")
+    default = grown(mscale) / grown(all_dim) if mscale and all_dim else grown(1.0)
+    return inv_freq.astype(np.float32), settings.number("attention_factor", default)
 
 
 def _yarn_factor(settings: Keys, lengths: Lengths) -> float:
     return settings.positive("factor", lengths.max_positions / lengths.original)
-
-
-def _yarn_scale(settings: Keys, factor: float) -> float:
-    def grown(weight: float) -> float:
-        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
-
-    mscale = settings.optional_number("mscale")
-    all_dim = settings.optional_number("mscale_all_dim")
-    default = grown(mscale) / grown(all_dim) if mscale and all_dim else grown(1.0)
-    return settings.number("attention_factor", default)
 
 
 def _longrope(settings: Keys, theta: float, dim: int, lengths: Lengths) -> tuple[Float32Array, float]:

@@ -246,23 +246,3 @@ def layer_types(keys: Keys, default: Sequence[str]) -> Sequence[str]:
     if not isinstance(given, list) or len(given) != len(default) or not set(given) <= {FULL, SLIDING}:
         raise keys.wrong("layer_types", f"a list of {len(default)} times {FULL} or {SLIDING}")
     return given
-
-
-def rope_layers(keys: Keys, default: Sequence[bool]) -> Sequence[bool]:
-    """Return whether each layer has positions: the file's no_rope_layers (1 means it has), or `default`."""
-    given = keys.get("no_rope_layers")
-    if given is None:
-        return default
-    if not isinstance(given, list) or len(given) < len(default) or not set(given) <= {0, 1}:
-        raise keys.wrong("no_rope_layers", f"a list of {len(default)} times 0 or 1")
-    return [bool(v) for v in given[: len(default)]]
-
-
-def check_opt(keys: Keys, hidden: int) -> None:
-    """Refuse the features of OPT that only opt-350m has. Raises: ConfigError."""
-    if not keys.flag("do_layer_norm_before", True):
-        raise keys.wrong("do_layer_norm_before", "true: norms after the layer (opt-350m) are not supported")
-    if keys.optional_integer("word_embed_proj_dim") not in (None, hidden):
-        raise keys.wrong("word_embed_proj_dim", f"hidden_size ({hidden}): projected embeddings are not supported")
-    if not keys.flag("layer_norm_elementwise_affine", True):
-        raise keys.wrong("layer_norm_elementwise_affine", "true")

@@ -102,8 +102,14 @@ def pooling_plan(folder: Path, asked: PoolingAsked) -> PoolingPlan | None:
     modules = read_modules(folder)
     if not _is_pooling(keys, modules, asked):
         return None
-    if _architecture(keys) == COLBERT:
-        plan = _colbert(folder)
+    if _architecture(keys) == COLBERT:  # a checkpoint of its own code
+        projection = read_tensors(folder).get("linear.weight")  # of each token's row
+        if projection is None:
+            raise ConfigError(
+                f"{folder}: architectures names {COLBERT}, whose linear.weight the checkpoint does not have"
+            )
+        dense = Dense(projection.shape[0], "linear", bias=False)
+        plan = PoolingPlan("embed", "mean", "normalize", (dense,), late_interaction=True)
     else:
         plan = _classifier(keys) if _kind(keys, asked) == "classify" else _embedder(keys, modules)
     plan = replace(plan, model_type=keys.text("model_type"))
@@ -169,15 +175,6 @@ def _embedder(keys: Keys, modules: SentenceModules | None) -> PoolingPlan:
     )
 
 
-def _colbert(folder: Path) -> PoolingPlan:
-    """Return the plan of a checkpoint of ColBERT's own code: `linear.weight` projects each token's row."""
-    projection = read_tensors(folder).get("linear.weight")
-    if projection is None:
-        raise ConfigError(f"{folder}: architectures names {COLBERT}, whose linear.weight the checkpoint does not have")
-    dense = Dense(projection.shape[0], "linear", bias=False)
-    return PoolingPlan("embed", "mean", "normalize", (dense,), late_interaction=True)
-
-
 def _classifier(keys: Keys) -> PoolingPlan:
     """Return the plan of a classifier: the head that transformers' ...ForSequenceClassification computes."""
     model_type = keys.text("model_type")
@@ -187,7 +184,11 @@ def _classifier(keys: Keys) -> PoolingPlan:
         return PoolingPlan("classify", "last", "sigmoid", labels=("LABEL_0",), from_tokens=words)
     if model_type == "t5":
         raise keys.wrong("architectures", "T5EncoderModel: classifiers that also compute T5's decoder are not served")
-    labels = _labels(keys)
+    named = keys.object("id2label")
+    if named is not None and "num_labels" not in keys:
+        labels = tuple(str(named.values[key]) for key in sorted(named.values, key=int))
+    else:
+        labels = tuple(f"LABEL_{i}" for i in range(keys.integer("num_labels", 2)))
     hidden, count = keys.integer("dim" if model_type == "distilbert" else "hidden_size"), len(labels)
     pool: Pool = "cls"
     dense: tuple[Dense, ...]
@@ -205,13 +206,6 @@ def _classifier(keys: Keys) -> PoolingPlan:
     else:
         pool, dense = "last", (Dense(count, "score", bias=False),)
     return PoolingPlan("classify", pool, _finish(keys, count), dense, labels=labels)
-
-
-def _labels(keys: Keys) -> tuple[str, ...]:
-    named = keys.object("id2label")
-    if named is not None and "num_labels" not in keys:
-        return tuple(str(named.values[key]) for key in sorted(named.values, key=int))
-    return tuple(f"LABEL_{i}" for i in range(keys.integer("num_labels", 2)))
 
 
 def _finish(keys: Keys, labels: int) -> Finish:

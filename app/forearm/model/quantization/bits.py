@@ -27,8 +27,3 @@ def nibbles(stored: UInt8Array) -> UInt8Array:
     np.bitwise_and(stored, 15, out=out[..., 0::2])
     np.right_shift(stored, 4, out=out[..., 1::2])
     return out
-
-
-def translated(values: UInt8Array, table: bytes) -> Int8Array:
-    """Return table[v] for every value v, as int8; numpy's own look-up would first make 8-byte indices."""
-    return np.frombuffer(values.tobytes().translate(table), np.int8).reshape(values.shape)

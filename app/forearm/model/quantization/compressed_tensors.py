@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from forearm.array_types import Int8Array, Int32Array
+from forearm.array_types import Int32Array
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import Files, StoredTensor, widened
 from forearm.model.families.config import WeightFormat
@@ -213,19 +213,16 @@ def _rows(
     if order is not None:
         values = np.take(values, order, axis=1)
     spread = np.broadcast_to(files.array(scales).reshape(-1, _groups(scales)), (rows, _groups(scales)))
+    signed = None
+    if zeros is not None and packed:  # along the rows
+        signed = unpacked(np.ascontiguousarray(files.array(zeros).T), bits)[:, :rows].T[begin:end]
+    elif zeros is not None:
+        signed = np.broadcast_to(files.array(zeros).reshape(-1, _groups(zeros)), (rows, _groups(zeros)))[begin:end]
     return Codes(
         values,
         widened(np.ascontiguousarray(spread[begin:end]), scales.float_dtype),
-        None if zeros is None else _zeros(files, zeros, bits, packed, rows)[begin:end],
+        None if signed is None else np.ascontiguousarray(signed),
     )
-
-
-def _zeros(files: Files, zeros: StoredTensor, bits: int, packed: bool, rows: int) -> Int8Array:
-    """Return zero points as int8 [rows, groups]; packed zero points are packed along the rows."""
-    stored = files.array(zeros)
-    if packed:
-        return np.ascontiguousarray(unpacked(np.ascontiguousarray(stored.T), bits)[:, :rows].T)
-    return np.ascontiguousarray(np.broadcast_to(stored.reshape(-1, _groups(zeros)), (rows, _groups(zeros))))
 
 
 def _groups(tensor: StoredTensor) -> int:

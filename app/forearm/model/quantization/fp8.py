@@ -16,7 +16,7 @@ from forearm.array_types import Float32Array, UInt8Array
 from forearm.model.checkpoint.shards import Files, StoredTensor
 from forearm.model.families.config import WeightFormat
 from forearm.model.families.keys import Keys
-from forearm.model.quantization.bits import nibbles, translated
+from forearm.model.quantization.bits import nibbles
 from forearm.model.quantization.codes import (
     CheckpointTensors,
     CodedMatrix,
@@ -119,7 +119,8 @@ def mxfp4_matrix(
 
 def _mxfp4_rows(codes: StoredTensor, scales: StoredTensor, files: Files, begin: int, end: int) -> Codes:
     stored = files.array(codes)[begin:end].reshape(end - begin, -1)
-    twice = translated(nibbles(stored), _TABLE)
+    stored = nibbles(stored)
+    twice = np.frombuffer(stored.tobytes().translate(_TABLE), np.int8).reshape(stored.shape)  # no indices of 8 bytes
     return Codes(twice, powers_of_two(files.array(scales)[begin:end]) * np.float32(0.5))
 
 

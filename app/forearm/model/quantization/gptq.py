@@ -99,8 +99,11 @@ def _gptq_rows(packed: _Packed, form: _Gptq, order: Int32Array | None, files: Fi
     if order is not None:
         codes = np.take(codes, order, axis=1)
     zeros = _gptq_zeros(packed.zeros, form.bits, form.zero_less, files, begin, end)
-    if form.symmetric:
-        _check_symmetric(packed.zeros, zeros)
+    if form.symmetric and zeros.any():
+        raise ConfigError(
+            f"{packed.zeros.path}: tensor {packed.zeros.name} has zero points that are not in the middle, but "
+            'quantization_config says "sym": true; if the file is right, set it to false in config.json'
+        )
     return Codes(codes, _columns(files, packed.scales, begin, end), None if form.symmetric else zeros)
 
 
@@ -116,18 +119,6 @@ def _gptq_zeros(stored: StoredTensor, bits: int, less: int, files: Files, begin:
     if less and signed.size and signed.max() > 127 - less:
         raise ConfigError(f"{stored.path}: tensor {stored.name} has a zero point of 256, which is not supported")
     return np.ascontiguousarray(signed.T) + np.int8(less)
-
-
-def _check_symmetric(stored: StoredTensor, zeros: Int8Array) -> None:
-    """Check that the zero points of a checkpoint with "sym": true are in the middle of the codes' range.
-
-    Raises: ConfigError if not, because the weights would be wrong.
-    """
-    if zeros.any():
-        raise ConfigError(
-            f"{stored.path}: tensor {stored.name} has zero points that are not in the middle, but quantization_config "
-            'says "sym": true; if the file is right, set it to false in config.json'
-        )
 
 
 def _order(form: _Gptq, module: str, k: int, group: int) -> Int32Array | None:
@@ -173,23 +164,19 @@ def awq(settings: Keys, tensors: CheckpointTensors, wide: bool) -> Find:
     def matrix(module: str, shape: tuple[int, int]) -> CodedMatrix | None:
         if not tensors.has(f"{module}.qweight"):
             return None
-        return _awq_matrix(tensors, group, wide, module, shape)
+        rows, k = shape
+        own = whole_groups(module, k, group)
+        groups = -(-k // own) if own else 1
+        packed = _Packed(
+            tensors.take(f"{module}.qweight", ("I32",), (k, rows // 8)),
+            tensors.take(f"{module}.qzeros", ("I32",), (groups, rows // 8)),
+            tensors.scales(f"{module}.scales", (groups, rows)),
+        )
+        format = WeightFormat("int4", own, scale_dtype(packed.scales), zero="int8", wide=wide)
+        used = (packed.codes, packed.zeros, packed.scales)
+        return CodedMatrix(module, shape, format, used, partial(_awq_rows, packed))
 
     return matrix
-
-
-def _awq_matrix(tensors: CheckpointTensors, group: int, wide: bool, module: str, shape: tuple[int, int]) -> CodedMatrix:
-    rows, k = shape
-    group = whole_groups(module, k, group)
-    groups = -(-k // group) if group else 1
-    packed = _Packed(
-        tensors.take(f"{module}.qweight", ("I32",), (k, rows // 8)),
-        tensors.take(f"{module}.qzeros", ("I32",), (groups, rows // 8)),
-        tensors.scales(f"{module}.scales", (groups, rows)),
-    )
-    format = WeightFormat("int4", group, scale_dtype(packed.scales), zero="int8", wide=wide)
-    used = (packed.codes, packed.zeros, packed.scales)
-    return CodedMatrix(module, shape, format, used, partial(_awq_rows, packed))
 
 
 def _awq_rows(packed: _Packed, files: Files, begin: int, end: int) -> Codes:

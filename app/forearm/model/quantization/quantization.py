@@ -98,7 +98,10 @@ def quantization_of(config: Keys, folder: Path) -> tuple[str, Keys] | None:
             settings = keys.object(key)
             if settings is not None:
                 default = "compressed-tensors" if key == "compression_config" else None
-                return _supported(settings.text("quant_method", default), settings), settings
+                method = settings.text("quant_method", default).lower()
+                if method not in METHODS or method == "gguf":
+                    raise ConfigError(f"{settings.source}: quant_method {method} is not supported; {_REMEDY}{_known()}")
+                return method, settings
     for name, method in _BESIDE.items():
         if (folder / name).exists():
             return method, read_json(folder / name)
@@ -114,7 +117,11 @@ def find_coded(quantized: tuple[str, Keys] | None, asked: Asked, tensors: Mappin
     not supported.
     """
     if quantized is None:
-        _check_float(asked)
+        if asked.weights != "none" and asked.at_load is None:
+            raise ConfigError(
+                f"--quantization {asked.weights}: the checkpoint is not quantized; {', '.join(AT_LOAD)} round it while "
+                "loading"
+            )
         return lambda module, shape: None
     method, settings = quantized
     if asked.weights not in ("none", *METHODS[method]):
@@ -138,22 +145,6 @@ def find_coded(quantized: tuple[str, Keys] | None, asked: Asked, tensors: Mappin
         "gguf": lambda: gguf_matrices(tensors, wide),
     }
     return make[method]()
-
-
-def _supported(method: str, settings: Keys) -> str:
-    method = method.lower()
-    if method not in METHODS or method == "gguf":
-        raise ConfigError(f"{settings.source}: quant_method {method} is not supported; {_REMEDY}{_known()}")
-    return method
-
-
-def _check_float(asked: Asked) -> None:
-    """Refuse --quantization with a checkpoints' method for a checkpoint of floats. Raises: ConfigError."""
-    if asked.weights != "none" and asked.at_load is None:
-        raise ConfigError(
-            f"--quantization {asked.weights}: the checkpoint is not quantized; {', '.join(AT_LOAD)} round it while "
-            "loading"
-        )
 
 
 def _known() -> str:

@@ -78,14 +78,6 @@ def grammar_of(asked: ConstraintRequest, special: Mapping[str, int]) -> str:
     return lark.text(_expression(asked, lark))
 
 
-def schema_grammar(schema: Any, field: str, *, any_whitespace: bool = True) -> str:
-    """Return the grammar of JSON that fits this schema.
-
-    Raises: InvalidRequest naming the field, and the keyword that cannot be imposed.
-    """
-    return grammar_of(ConstraintRequest("json", schema, field, any_whitespace), {})
-
-
 def schema_expression(
     lark: Lark, schema: Any, field: str, *, any_whitespace: bool = True, white_space: str = ""
 ) -> str:

@@ -51,19 +51,16 @@ class GrammarCheck:
             "special": self.special,
         }
 
-    def start(self, asked: ConstraintRequest) -> Future[str]:
-        """Return the grammar of a constraint as a future.
+    def start(self, asked: ConstraintRequest | str, field: str = "") -> Future[str]:
+        """Return the grammar of a constraint as a future. asked: the constraint, or a grammar that exists already (of
+        function calls, say), and the `field` to name.
 
         The future has InvalidRequest, naming the field, where the constraint cannot be imposed or takes too
         long to compile; Overloaded where too many are being compiled.
         """
-        return self._start({"asked": vars(asked), "field": asked.field})
-
-    def start_grammar(self, grammar: str, field: str) -> Future[str]:
-        """Return, as `start`, a grammar that exists already (of function calls, say) once it has been compiled."""
-        return self._start({"grammar": grammar, "field": field})
-
-    def _start(self, job: Json) -> Future[str]:
+        job: Json = {"grammar": asked, "field": field}
+        if isinstance(asked, ConstraintRequest):
+            job = {"asked": vars(asked), "field": asked.field}
         found: Future[str] = Future()
         found.set_running_or_notify_cancel()  # a client that disconnects must not cancel it
         try:

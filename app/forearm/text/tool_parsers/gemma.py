@@ -55,11 +55,8 @@ def _value(source: TextStream, index: int, quote: str, depth: int) -> Steps[bool
         if bare and source.left:  # what ends with the text may be cut off
             yield CallArguments(index, _as_json(bare))
         return bool(bare and source.left)
-    return depth < _DEEPEST and (yield from _items(source, index, quote, depth))
-
-
-def _items(source: TextStream, index: int, quote: str, depth: int) -> Steps[bool]:
-    """Read the pairs of an object or the items of a list with its brackets, as `_value`."""
+    if depth >= _DEEPEST:
+        return False
     opening = source.take(1)
     closing = "}" if opening == "{" else "]"
     yield CallArguments(index, opening)
