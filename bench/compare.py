@@ -41,7 +41,7 @@ from bench.peers.at_once import free_port, in_process, over_http, server, waited
 from bench.peers.contestants import CONTESTANTS, Contestant, Missing
 from bench.peers.driven import Driven, prefill_s, step_s
 from bench.records import record, run_of
-from bench.shapes import SHAPES, Shape, prompt
+from bench.shapes import SHAPES, Shape, prompt, shape_of
 
 from forearm import _native
 
@@ -239,7 +239,7 @@ def medians(found: list[dict[str, float]]) -> dict[str, float]:
 
 def measure_shape(name: str, args: argparse.Namespace) -> dict[str, Any]:
     """All rows of one shape."""
-    shape, work = SHAPES[name], args.work / name
+    shape, work = shape_of(name), args.work / name
     work.mkdir(parents=True, exist_ok=True)
     chosen = [one for one in CONTESTANTS if one.engine in args.engines and one.width in args.widths]
     rows: dict[str, Row] = {}
@@ -263,7 +263,7 @@ def main() -> None:
     parser.add_argument("--install", type=Path, metavar="DIR", help="install the peers there and end")
     parser.add_argument("--peers", type=Path, default=Path("build/peers"), help="where they were installed")
     parser.add_argument("--work", type=Path, default=Path("build/compare"), help="for models; 10 bytes a weight")
-    parser.add_argument("--shapes", default="qwen2.5-0.5b", help=f"of {', '.join(SHAPES)}; separated by commas")
+    parser.add_argument("--shapes", default="qwen2.5-0.5b", help=f"of {', '.join(SHAPES)} (tinyllama-1.1b@4: 4 layers)")
     parser.add_argument("--engines", default="forearm,llama,openvino,vllm,torch")
     parser.add_argument("--widths", type=numbers, default=[16, 8, 4], help="bits of a weight")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))

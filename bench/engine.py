@@ -4,9 +4,10 @@ Random weights of a shape of bench/shapes.py (or of --layers of it), so nothing 
 
     python bench/engine.py --shapes qwen2.5-0.5b --formats bfloat16,int8,int4 --out bench/results/engine/<machine>.json
 
-Decode is stated as GB/s of all bytes that a step must read: packed weights with their scales (of the embedding table it
-reads one row), and keys and values of the context. Prefill as GFLOP/s of all multiplications, two operations each,
-attention's among them, against the peak of the instructions that multiply weights of the format (int8 and int4: int8).
+Decode is stated as GB/s of all bytes that a step must read: packed weights with their scales (of the embedding table
+one row, of experts those that are chosen), keys and values of the context, and states. Prefill as GFLOP/s of all
+multiplications, two operations each, attention's among them, against the peak of the instructions that multiply weights
+of the format (int8 and int4: int8).
 
 On a shared machine the limits change from one second to the next. So each step is timed next to its limit, reading
 as many bytes as decode reads, and a share is the median of the ratios of such pairs.
@@ -29,12 +30,14 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.counters import counted
-from bench.executors import KV_DTYPE, make_executor
+from bench.executors import KV_DTYPE, allocate_cache, formats_of, make_executor
 from bench.records import Figure, figures_of, line_of, record, run_of
-from bench.shapes import SHAPES, Shape
+from bench.shapes import SHAPES, Shape, shape_of
 
 from forearm import _native
 from forearm.array_types import Int32Array
+from forearm.model.checkpoint.formats import spec_bytes
+from forearm.model.families.matrices import matrices
 
 BLOCK = 32
 STEP_TOKENS = 2048
@@ -58,7 +61,8 @@ def step(executor: _native.Executor, sequences: int, first: int, count: int) -> 
         ints(np.arange(sequences * per_sequence)),
         ints(starts[1:] - 1),
     )
-    return lambda: executor.forward(*columns)
+    states = ints(np.arange(sequences)) if executor.state_bytes_per_slot else None
+    return lambda: executor.forward(*columns, states=states)
 
 
 def touch_blocks(executor: _native.Executor, blocks: int, together: int) -> None:
@@ -68,7 +72,8 @@ def touch_blocks(executor: _native.Executor, blocks: int, together: int) -> None
     for first in range(0, blocks, together):
         own = ints(np.arange(first, min(first + together, blocks)))
         none, starts = ints(np.zeros(own.size)), ints(np.arange(own.size + 1))
-        executor.forward(none, none, starts, starts, own, ints([0]))
+        states = ints(np.arange(own.size)) if executor.state_bytes_per_slot else None
+        executor.forward(none, none, starts, starts, own, ints([0]), states=states)
 
 
 def seconds(action: Callable[[], None]) -> float:
@@ -110,22 +115,33 @@ def measure_pairs(action: Callable[[], None], args: argparse.Namespace, gigabyte
     return Pairs(steps, means)
 
 
+def weights_read(shape: Shape, name: str, sequences: int) -> float:
+    """Bytes of packed weights that a step of one token for each sequence reads: of experts those that are chosen, if
+    each token chooses evenly; the embedding table only where it is the head, too.
+    """
+    formats = formats_of(shape.model, name)
+    return sum(
+        spec_bytes(spec, formats[spec.name]) * (1 - (1 - spec.active / spec.experts) ** sequences)
+        for spec in matrices(shape.model)
+        if spec.role != "embedding" or shape.tied
+    )
+
+
 def measure_decode(
     executor: _native.Executor, shape: Shape, name: str, sequences: int, context: int, args: argparse.Namespace
 ) -> dict[str, float]:
     """A step of one token for each sequence, at position `context`."""
-    table = executor.packed_bytes - executor.packed_bytes * shape.multiplied / (shape.multiplied + shape.head)
-    weights = (executor.packed_bytes - (0 if shape.tied else table)) / 1e9
-    kv = sequences * context * executor.kv_bytes_per_block / BLOCK / 1e9
+    weights = weights_read(shape, name, sequences) / 1e9
+    past = sequences * (context * executor.kv_bytes_per_block / BLOCK + executor.state_bytes_per_slot) / 1e9
     barriers = executor.barriers
-    pairs = measure_pairs(step(executor, sequences, context, 1), args, weights + kv)
+    pairs = measure_pairs(step(executor, sequences, context, 1), args, weights + past)
     step_s = median(pairs.step_s)
     attention = 4e-9 * shape.layers * shape.hidden * context * sequences
     return {
         "tokens_s": sequences / step_s,
-        "gb_read": weights + kv,
+        "gb_read": weights + past,
         "read_gb_s": median(pairs.limits["read_gb_s"]),
-        "share_of_read": pairs.share("read_gb_s", weights + kv),
+        "share_of_read": pairs.share("read_gb_s", weights + past),
         "peak_gflops": median(pairs.limits[peak_of(name)]),
         "share_of_peak": pairs.share(peak_of(name), 2e-9 * shape.multiplied * sequences + attention),
         "barriers_per_layer": (executor.barriers - barriers) / (args.runs + 1) / shape.layers,
@@ -160,7 +176,7 @@ def measure(shape_name: str, shape: Shape, name: str, args: argparse.Namespace) 
     )
     tokens = max([sequences * (context + BLOCK) for sequences, context in decoded] + args.prefill)
     blocks = -(-tokens // BLOCK)
-    executor.allocate_kv(blocks)
+    allocate_cache(executor, blocks, max(args.decode))
     touch_blocks(executor, blocks, max(args.decode))
     figures: list[Figure] = []
 
@@ -208,7 +224,7 @@ def main() -> None:
     figures: list[Figure] = []
     for shape_name in args.shapes.split(","):
         for name in args.formats.split(","):
-            figures += measure(shape_name, SHAPES[shape_name].cut(args.layers), name, args)
+            figures += measure(shape_name, shape_of(shape_name).cut(args.layers), name, args)
             if args.out:
                 record(args.out, run_of(figures, args.threads, _native.tier()))
 

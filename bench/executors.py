@@ -9,32 +9,13 @@ from bench.shapes import POOL, Shape, bfloat16
 
 from forearm import _native
 from forearm.model.checkpoint.formats import plan_formats
-from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig, Rope, WeightFormat
+from forearm.model.families.config import ModelConfig, WeightFormat
 from forearm.model.families.matrices import matrices, uniform_formats
 from forearm.model.quantization.quantization import Asked
 
 KV_DTYPE = "bfloat16"
 FLOATS = ("float32", "float16", "bfloat16")
 PIECE_ROWS = 4096
-
-
-def config_of(shape: Shape) -> ModelConfig:
-    pairs = np.arange(0, shape.head_dim, 2) / shape.head_dim
-    return ModelConfig(
-        model_type=shape.architecture,
-        dtype="bfloat16",
-        vocab_size=shape.vocab,
-        hidden=shape.hidden,
-        heads=shape.heads,
-        kv_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
-        max_positions=131072,
-        layers=(Layer(Attention(rope=0), FeedForward(shape.intermediate)),) * shape.layers,
-        ropes=(Rope((shape.rope_theta**-pairs).astype(np.float32)),),
-        qkv_bias=shape.architecture == "qwen2",
-        tied_head=shape.tied,
-        attention_scale=shape.head_dim**-0.5,
-    )
 
 
 def formats_of(config: ModelConfig, name: str) -> dict[str, WeightFormat]:
@@ -48,7 +29,7 @@ def make_executor(
     shape: Shape, name: str, kv_dtype: str, cores: Sequence[int], threads: int, step_tokens: int, sequences: int
 ) -> _native.Executor:
     """Loaded; its KV cache is still to be allocated."""
-    config = config_of(shape)
+    config = shape.model
     formats = formats_of(config, name)
     executor = _native.Executor(
         config,
@@ -65,12 +46,20 @@ def make_executor(
     pool = np.random.default_rng(0).normal(0, 1, POOL).astype(np.float32)
     for spec in matrices(config):
         for part in spec.parts:
-            for row in range(0, part.rows, PIECE_ROWS):
-                values = np.resize(pool[row % 1021 :], (min(PIECE_ROWS, part.rows - row), spec.k))
+            rows = part.rows * spec.experts
+            for row in range(0, rows, PIECE_ROWS):
+                values = np.resize(pool[row % 1021 :], (min(PIECE_ROWS, rows - row), spec.k))
                 load_piece(executor, part.name, row, values, formats[spec.name])
     load_vectors(executor, shape)
     executor.finish_loading()
     return executor
+
+
+def allocate_cache(executor: _native.Executor, blocks: int, sequences: int) -> None:
+    """Blocks for keys and values, and a slot for the states of each sequence if layers keep some."""
+    executor.allocate_kv(blocks)
+    if executor.state_bytes_per_slot:
+        executor.allocate_states(sequences)
 
 
 def load_piece(
@@ -89,17 +78,9 @@ def load_piece(
     executor.load_codes(matrix, codes, np.full((rows, groups), scale, np.float32), row=row)
 
 
-def packed_rows(shape: Shape) -> dict[str, tuple[int, int]]:
-    """Return [rows, columns] of the matrices that are loaded, by the executor's names and in its order."""
-    return {part.name: (part.rows, spec.k) for spec in matrices(config_of(shape)) for part in spec.parts}
-
-
 def load_vectors(executor: _native.Executor, shape: Shape) -> None:
-    """Norms of one, biases of zero."""
-    rows = packed_rows(shape)
-    for i in range(shape.layers):
-        for norm in ("input_norm", "pre_mlp_norm"):
-            executor.load_vector(f"layers.{i}.{norm}", np.ones(shape.hidden, np.float32))
-        for part in "qkv" if shape.architecture == "qwen2" else "":
-            executor.load_vector(f"layers.{i}.{part}.bias", np.zeros(rows[f"layers.{i}.{part}"][0], np.float32))
-    executor.load_vector("final_norm", np.ones(shape.hidden, np.float32))
+    """Norms of one, everything else of zero."""
+    for part in shape.parts():
+        if len(part.shape) == 1:
+            values = np.full(part.shape, "norm" in part.name, np.float32)
+            executor.load_vector(part.name, values, part.at)

@@ -23,14 +23,13 @@ from statistics import mean, median
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.engine import BLOCK, STEP_TOKENS, limits, numbers, seconds, step
-from bench.executors import KV_DTYPE, config_of, formats_of, make_executor
+from bench.executors import KV_DTYPE, allocate_cache, formats_of, make_executor
 from bench.records import Figure, figures_of, line_of, record, run_of
-from bench.shapes import SHAPES, Shape
+from bench.shapes import SHAPES, Shape, shape_of
 
 from forearm import _native
 from forearm.engine.host.placement import Plan
 from forearm.model.checkpoint.checkpoint import Checkpoint
-from forearm.model.checkpoint.names import parts
 from forearm.model.checkpoint.shards import StoredTensor
 from forearm.plan.calibration import achieved
 from forearm.plan.cost import Cost, Rates
@@ -62,20 +61,20 @@ class Row:
 
 def work(shape: Shape, format: str) -> StepWork:
     """Return the work of a step as `forearm plan` computes it from a checkpoint of this shape."""
-    config = config_of(shape)
     nowhere = StoredTensor("", Path(), "BF16", (1,), 0, 2)
-    sources = tuple((part, nowhere) for part in parts(config, ["model.embed_tokens.weight"]))
-    return work_of(Checkpoint(Path(), config, "bfloat16", "bfloat16", 4096, sources, formats_of(config, format)))
+    sources = tuple((part, nowhere) for part in shape.parts())
+    formats = formats_of(shape.model, format)
+    return work_of(Checkpoint(Path(), shape.model, "bfloat16", "bfloat16", 4096, sources, formats))
 
 
 def rows(shape_name: str, format: str, args: argparse.Namespace) -> Iterator[Row]:
     """Every step of one shape in one format."""
-    shape = SHAPES[shape_name]
+    shape = shape_of(shape_name)
     costs = work(shape, format)
     executor = make_executor(shape, format, KV_DTYPE, (), args.threads, STEP_TOKENS, max(args.decode))
     decoded = [(count, args.context) for count in args.decode] + [(1, context) for context in args.contexts]
     most = max([count * (context + BLOCK) for count, context in decoded] + args.prefill)
-    executor.allocate_kv(-(-most // BLOCK))
+    allocate_cache(executor, -(-most // BLOCK), max(args.decode))
     placed = Plan(args.threads, (), (), 1, (), (args.threads,))
     with undisturbed(args):
         timed = achieved([matrices.format for matrices in (*costs.body, *costs.head)], placed)

@@ -7,14 +7,21 @@ A folder is what a model on the hub is: config.json, a tokenizer, bfloat16 safet
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+from forearm.model.checkpoint.names import TensorPart, parts
+from forearm.model.families.config import ModelConfig
+from forearm.model.families.families import read_config
+from forearm.model.families.matrices import matrices
 
 POOL = 1 << 22  # normal numbers that all matrices are cut from
 Number = TypeVar("Number", bound=np.generic)
@@ -22,9 +29,9 @@ Number = TypeVar("Number", bound=np.generic)
 
 @dataclass(frozen=True)
 class Shape:
-    """A dense decoder as config.json describes it."""
+    """A decoder as config.json describes it. others: the keys beyond those of every family."""
 
-    architecture: str  # qwen2 (with biases of q, k, v) or llama
+    architecture: str  # its model_type
     vocab: int
     hidden: int
     intermediate: int
@@ -33,23 +40,47 @@ class Shape:
     kv_heads: int
     rope_theta: float
     tied: bool = False
-    max_positions: int = 4096
+    max_positions: int = 131072
+    others: Mapping[str, Any] = field(default_factory=dict)
+
+    def config(self) -> dict[str, Any]:
+        """Return what its config.json holds."""
+        lists = {key: value[: self.layers] for key, value in self.others.items() if key == "layer_types"}
+        return {
+            "architectures": [ARCHITECTURES[self.architecture]],
+            "model_type": self.architecture,
+            "vocab_size": self.vocab,
+            "hidden_size": self.hidden,
+            "intermediate_size": self.intermediate,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "max_position_embeddings": self.max_positions,
+            "rope_theta": self.rope_theta,
+            "rms_norm_eps": 1e-6,
+            "hidden_act": "silu",
+            "tie_word_embeddings": self.tied,
+            "torch_dtype": "bfloat16",
+            "eos_token_id": self.vocab - 1,
+            "bos_token_id": self.vocab - 1,
+            **self.others,
+            **lists,
+        }
+
+    @cached_property
+    def model(self) -> ModelConfig:
+        """Return the model that the executor computes."""
+        with TemporaryDirectory() as folder:
+            write_config(self, Path(folder))
+            return read_config(Path(folder))
 
     @property
     def head_dim(self) -> int:
-        return self.hidden // self.heads
+        return self.model.head_dim
 
-    def matrices(self) -> dict[str, tuple[int, int]]:
-        """[rows, columns] of every matrix, by its name in the checkpoint."""
-        kv = self.kv_heads * self.head_dim
-        shapes = {"model.embed_tokens": (self.vocab, self.hidden)}
-        for i in range(self.layers):
-            layer = f"model.layers.{i}."
-            shapes |= {f"{layer}self_attn.{name}_proj": (self.hidden, self.hidden) for name in "qo"}
-            shapes |= {f"{layer}self_attn.{name}_proj": (kv, self.hidden) for name in "kv"}
-            shapes |= {f"{layer}mlp.{name}_proj": (self.intermediate, self.hidden) for name in ("gate", "up")}
-            shapes |= {f"{layer}mlp.down_proj": (self.hidden, self.intermediate)}
-        return shapes if self.tied else shapes | {"lm_head": (self.vocab, self.hidden)}
+    def parts(self) -> list[TensorPart]:
+        """Every tensor of its checkpoint, and the place of its rows in the executor."""
+        return parts(self.model, {"model.embed_tokens.weight"})
 
     def cut(self, layers: int) -> Shape:
         """Return the shape with fewer layers; 0: all."""
@@ -57,9 +88,12 @@ class Shape:
 
     @property
     def multiplied(self) -> int:
-        """Weights that a decoded token is multiplied with: all but the embedding table, of which it reads one row."""
-        rows = sum(rows * columns for name, (rows, columns) in self.matrices().items() if name != "model.embed_tokens")
-        return rows + (self.vocab * self.hidden if self.tied else 0)
+        """Weights that a decoded token is multiplied with: of the experts those chosen, and not the embedding table, of
+        which it reads one row.
+        """
+        return self.head + sum(
+            spec.rows * spec.k * spec.active for spec in matrices(self.model) if spec.role not in ("embedding", "head")
+        )
 
     @property
     def head(self) -> int:
@@ -67,13 +101,54 @@ class Shape:
         return self.vocab * self.hidden
 
 
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "qwen3_5_text": "Qwen3_5ForCausalLM",
+    "lfm2": "Lfm2ForCausalLM",
+}
+# Three layers of four have the gated delta rule.
+_QWEN3_5 = {
+    "head_dim": 256,
+    "full_attention_interval": 4,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25},
+}
+_LFM2 = {
+    "layer_types": ["full_attention" if i in (2, 5, 8, 10, 12, 14) else "conv" for i in range(16)],
+    "conv_L_cache": 3,
+    "conv_bias": False,
+    "block_auto_adjust_ff_dim": False,
+}
+_QWEN3_MOE = {
+    "head_dim": 128,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+    "norm_topk_prob": True,
+}
+
 SHAPES = {
     "smollm2-135m": Shape("llama", 49152, 576, 1536, 30, 9, 3, 1e5, tied=True),
     "qwen2.5-0.5b": Shape("qwen2", 151936, 896, 4864, 24, 14, 2, 1e6, tied=True),
     "r1-distill-qwen-1.5b": Shape("qwen2", 151936, 1536, 8960, 28, 12, 2, 1e4),
     "tinyllama-1.1b": Shape("llama", 32000, 2048, 5632, 22, 32, 4, 1e4),
     "llama-2-7b": Shape("llama", 32000, 4096, 11008, 32, 32, 32, 1e4),
+    "qwen3-30b-a3b": Shape("qwen3_moe", 151936, 2048, 6144, 48, 32, 4, 1e6, others=_QWEN3_MOE),
+    "qwen3.5-9b": Shape("qwen3_5_text", 248320, 4096, 12288, 32, 16, 4, 1e7, others=_QWEN3_5),
+    "lfm2-1.2b": Shape("lfm2", 65536, 2048, 8192, 16, 32, 8, 1e6, tied=True, others=_LFM2),
 }
+
+
+def shape_of(name: str) -> Shape:
+    """Return the shape of a name of SHAPES; `name@4` is cut to 4 layers."""
+    own, _, layers = name.partition("@")
+    return SHAPES[own].cut(int(layers or 0))
 
 
 def write_model(shape: Shape, folder: Path) -> None:
@@ -88,26 +163,7 @@ def write_model(shape: Shape, folder: Path) -> None:
 
 
 def write_config(shape: Shape, folder: Path) -> None:
-    named = {"qwen2": "Qwen2ForCausalLM", "llama": "LlamaForCausalLM"}
-    config = {
-        "architectures": [named[shape.architecture]],
-        "model_type": shape.architecture,
-        "vocab_size": shape.vocab,
-        "hidden_size": shape.hidden,
-        "intermediate_size": shape.intermediate,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-        "max_position_embeddings": shape.max_positions,
-        "rope_theta": shape.rope_theta,
-        "rms_norm_eps": 1e-6,
-        "hidden_act": "silu",
-        "tie_word_embeddings": shape.tied,
-        "torch_dtype": "bfloat16",
-        "eos_token_id": shape.vocab - 1,
-        "bos_token_id": shape.vocab - 1,
-    }
-    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    (folder / "config.json").write_text(json.dumps(shape.config(), indent=1))
 
 
 def vocabulary(size: int) -> tuple[list[str], list[tuple[str, str]]]:
@@ -144,15 +200,15 @@ def write_tokenizer(size: int, folder: Path) -> None:
 
 
 def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...], float, float]]:
-    """Name, shape, mean and deviation of every tensor."""
-    for name, (rows, columns) in shape.matrices().items():
-        yield f"{name}.weight", (rows, columns), 0.0, columns**-0.5
-        if shape.architecture == "qwen2" and name[-6:] in ("q_proj", "k_proj", "v_proj"):
-            yield f"{name}.bias", (rows,), 0.0, 0.1
-    for i in range(shape.layers):
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            yield f"model.layers.{i}.{norm}.weight", (shape.hidden,), 1.0, 0.1
-    yield "model.norm.weight", (shape.hidden,), 1.0, 0.1
+    """Name, shape, mean and deviation of every tensor; several parts of the executor may lie in one."""
+    rows: dict[str, tuple[int, ...]] = {}
+    for part in shape.parts():
+        rows[part.stored] = (part.row + part.shape[0], *part.shape[1:])
+    for name, size in rows.items():
+        if len(size) == 2:
+            yield name, size, 0.0, size[1] ** -0.5
+        else:
+            yield name, size, 1.0 if "norm" in name else 0.0, 0.1
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,8 @@ def figures_of(shapes: dict[str, Any]) -> list[Figure]:
         found += records.figures_of(shape, "", "machine", one["machine"])
         for name, row in rows.items():
             engine, own = name.split(" ", 1)
-            ours = next((n for n, r in rows.items() if n.startswith("forearm") and r["width"] == row["width"]), name)
+            forearms = (n for n, r in rows.items() if n.startswith("forearm") and r["width"] == row["width"])
+            ours = name if engine == "forearm" else next(forearms, name)
             format = ours.split(" ", 1)[1]
             peer = f"{PEERS[engine]} {own}" if PEERS[engine] else ""
             for column in columns({name: row}):

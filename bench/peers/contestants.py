@@ -52,11 +52,13 @@ class Contestant:
 
 
 # llama.cpp keeps the head in Q6_K where rows are multiples of 256, else in Q8_0 (as here with 896); a file counts more
-# exactly than this only by norms and biases. Scales: 16 bits for 32 (llama.cpp), for 128 (OpenVINO, ours).
+# exactly than this only by norms and biases. Scales: 16 bits for 32 (llama.cpp), for 128 (OpenVINO, ours). Ours in
+# Q4_0 reads llama.cpp's file: the row of equal quality.
 CONTESTANTS = [
     Contestant("forearm", "bfloat16", 16, (16, 16)),
     Contestant("forearm", "int8", 8, (8, 8)),
     Contestant("forearm", "int4", 4, (4 + 16 / 128, 8)),
+    Contestant("forearm", "Q4_0", 4, (4.5, 8.5)),
     Contestant("llama", "BF16", 16, (16, 16)),
     Contestant("llama", "F16", 16, (16, 16)),
     Contestant("llama", "Q8_0", 8, (8.5, 8.5)),
@@ -69,6 +71,9 @@ CONTESTANTS = [
     Contestant("vllm", "w4a16", 4, (4 + 16 / 128, 16)),
     Contestant("torch", "bfloat16", 16, (16, 16)),
 ]
+
+
+GGUF_FORMATS = [one.format for one in CONTESTANTS if one.engine == "llama"]
 
 
 def python_of(engine: str, peers: Path) -> Path:
@@ -91,7 +96,7 @@ def files_of(one: Contestant, shape: Shape, work: Path, peers: Path) -> Path:
     """
     folder = work / "hf"
     write_model(shape, folder)
-    if one.engine == "llama":
+    if one.format in GGUF_FORMATS:
         return _made(
             work / f"{one.format}.gguf",
             lambda out: [python_of("llama", peers), DRIVERS / "gguf_file.py", folder, out, one.format],
@@ -129,7 +134,8 @@ def server_of(one: Contestant, model: Path, peers: Path, threads: int, port: int
     if one.engine == "forearm":
         command = [sys.executable, "-m", "forearm", "serve", str(model), "--max-model-len", "1024", *at]
         command += ["--served-model-name", "model"]
-        return [*command, "--dtype" if "float" in one.format else "--quantization", one.format]
+        flag = ["--dtype" if "float" in one.format else "--quantization", one.format]
+        return command if one.format in GGUF_FORMATS else [*command, *flag]
     if one.engine == "llama":
         server = peers / SERVER
         if not server.exists():

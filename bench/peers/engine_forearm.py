@@ -12,7 +12,9 @@ from forearm.engine.inbox import Received
 
 
 class Engine:
-    """format: bfloat16, float16 or float32, or what --quantization takes. weight_cache: a folder; empty: none."""
+    """format: bfloat16, float16 or float32, what --quantization takes, or that of a GGUF file. weight_cache: a folder;
+    empty: none.
+    """
 
     version = version("forearm")
 
@@ -20,7 +22,7 @@ class Engine:
         self, model: str, format: str, threads: int, context: int, sequences: int, weight_cache: str = ""
     ) -> None:
         wide = format in ("bfloat16", "float16", "float32")
-        others: dict[str, Any] = {"dtype": format} if wide else {"quantization": format}
+        others: dict[str, Any] = {} if model.endswith(".gguf") else {"dtype" if wide else "quantization": format}
         self._llm = LLM(
             model,
             max_model_len=context,

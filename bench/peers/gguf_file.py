@@ -9,8 +9,10 @@ random model of the same cost.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from importlib import import_module
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -29,24 +31,29 @@ NAMES = {
     "mlp.down_proj": "ffn_down",
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate": "ffn_gate_inp",
 }
+EXPERT = re.compile(r"mlp\.experts\.(\d+)\.(\w+)_proj")
 FILE_TYPES = {"F16": 1, "Q4_0": 2, "Q8_0": 7, "BF16": 32}  # llama.h, enum llama_ftype
 
 
 def renamed(name: str) -> str:
-    """model.layers.3.mlp.up_proj.weight is blk.3.ffn_up.weight."""
+    """model.layers.3.mlp.up_proj.weight is blk.3.ffn_up.weight; all experts of a layer have one name."""
     stem, kind = name.rsplit(".", 1)
     if stem in NAMES:
         return f"{NAMES[stem]}.{kind}"
     _, _, layer, rest = stem.split(".", 3)
-    return f"blk.{layer}.{NAMES[rest]}.{kind}"
+    expert = EXPERT.fullmatch(rest)
+    return f"blk.{layer}.{f'ffn_{expert[2]}_exps' if expert else NAMES[rest]}.{kind}"
 
 
 def write(folder: Path, out: Path) -> None:
     """Everything in bfloat16, vectors in float32."""
     gguf: Any = import_module("gguf")
     config = json.loads((folder / "config.json").read_text())
-    writer = gguf.GGUFWriter(out, config["model_type"])
+    writer = gguf.GGUFWriter(out, config["model_type"].replace("_", ""), use_temp_file=True)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
@@ -56,19 +63,29 @@ def write(folder: Path, out: Path) -> None:
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_file_type(FILE_TYPES["BF16"])
+    if "num_experts" in config:
+        writer.add_expert_count(config["num_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if "head_dim" in config:
+        writer.add_key_length(config["head_dim"])
+        writer.add_value_length(config["head_dim"])
     add_tokenizer(writer, gguf, folder)
     file = np.memmap(folder / "model.safetensors", np.uint8, "r")
     length = int(file[:8].view(np.uint64)[0])
     header = json.loads(file[8 : 8 + length].tobytes())
     del header["__metadata__"]
-    for name, entry in header.items():
-        begin, end = (8 + length + offset for offset in entry["data_offsets"])
-        if len(entry["shape"]) == 1:
-            wide = file[begin:end].view(np.uint16).astype(np.uint32) << 16
-            writer.add_tensor(renamed(name), wide.view(np.float32))
+    for name, entries in groupby(header.items(), key=lambda named: renamed(named[0])):
+        tensors = []
+        for _, entry in entries:
+            begin, end = (8 + length + offset for offset in entry["data_offsets"])
+            tensors.append(file[begin:end].reshape(entry["shape"][0], -1))
+        if len(entry["shape"]) == 1 or "ffn_gate_inp" in name:
+            wide = tensors[0].view(np.uint16).astype(np.uint32) << 16
+            writer.add_tensor(name, wide.view(np.float32).reshape(entry["shape"]))
         else:
-            rows = file[begin:end].reshape(entry["shape"][0], -1)
-            writer.add_tensor(renamed(name), rows, raw_dtype=gguf.GGMLQuantizationType.BF16)
+            rows = np.stack(tensors) if "_exps" in name else tensors[0]
+            writer.add_tensor(name, rows, raw_dtype=gguf.GGMLQuantizationType.BF16)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

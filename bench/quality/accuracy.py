@@ -29,7 +29,6 @@ import numpy.typing as npt
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from bench.executors import config_of, packed_rows
 from bench.ggml import rounded, write_gguf
 from bench.quality.accuracy_rows import ROWS, Row
 from bench.records import figure, record, run_of
@@ -71,7 +70,8 @@ def activations_of(hidden: int, tokens: int) -> Floats:
 
 def matrices_of(shape: Shape) -> dict[str, tuple[int, int]]:
     """[rows, columns] of one layer's matrices, by the executor's names."""
-    return {name: size for name, size in packed_rows(replace(shape, layers=1)).items() if name.startswith("layers.")}
+    specs = matrices(shape.cut(1).model)
+    return {part.name: (part.rows, spec.k) for spec in specs for part in spec.parts if spec.name.startswith("layers.")}
 
 
 def layer_output(shape: Shape, weights: Mapping[str, Floats], row: Row, tokens: int, threads: int) -> Floats:
@@ -81,7 +81,7 @@ def layer_output(shape: Shape, weights: Mapping[str, Floats], row: Row, tokens: 
     stream after the layer.
     """
     small = replace(shape, vocab=shape.hidden, layers=1, tied=False, architecture="llama")
-    config = replace(config_of(small), final_norm=False)
+    config = replace(small.model, final_norm=False)
     formats = uniform_formats(config, WeightFormat("float32")) | _formats(config, row)
     executor = _native.Executor(config, matrices(config), formats, row.kv, tokens, 1, tokens, 4096, (), threads)
     x = activations_of(small.hidden, tokens)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench.executors import config_of, formats_of
+from bench.executors import formats_of
 from bench.shapes import SHAPES
 
 from forearm import _native
@@ -34,7 +34,7 @@ def limits(step_tokens: int, rows: int) -> StepLimits:
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "int8", "int4", "int4-g32", "fp8"])
 @pytest.mark.parametrize("shape", SIZES)
 def test_scratch_is_counted_as_it_is_and_for_any_tier_not_much_larger(shape: str, name: str) -> None:
-    config = config_of(SIZES[shape])
+    config = SIZES[shape].model
     formats = formats_of(config, name)
     for threads, step_tokens, rows, length in ((1, 2048, 128, 131072), (3, 64, 32, 2048)):
         native = _native.Executor(

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.executors import config_of, formats_of
+from bench.executors import formats_of
 from bench.records import read
 from bench.shapes import SHAPES
 
 from forearm.model.checkpoint.checkpoint import Checkpoint
-from forearm.model.checkpoint.names import parts
 from forearm.model.checkpoint.shards import StoredTensor
 from forearm.plan.cost import KV_READ, Cost, Rates
 from forearm.plan.load import RequestTokens, Slo, at_batch, at_rate, most_requests_s
@@ -30,9 +29,9 @@ LENGTHS = RequestTokens(512, 128)
 
 
 def checkpoint(shape: str, format: str) -> Checkpoint:
-    config = config_of(SHAPES[shape])
+    config = SHAPES[shape].model
     nowhere = StoredTensor("", Path(), "BF16", (1,), 0, 2)
-    sources = tuple((part, nowhere) for part in parts(config, ["model.embed_tokens.weight"]))
+    sources = tuple((part, nowhere) for part in SHAPES[shape].parts())
     return Checkpoint(Path(), config, "bfloat16", "bfloat16", 4096, sources, formats_of(config, format))
 
 
