@@ -107,7 +107,7 @@ def measure(args: argparse.Namespace) -> list[Figure]:
     """Return the figures of this process, from its start on."""
     folder = args.work / args.shape / "hf"
     more = {"quantization": args.quantization} if args.quantization else {}
-    more |= {"weight_cache": str(args.weight_cache)} if args.weight_cache else {}
+    more["weight_cache"] = str(args.weight_cache or "none")
     llm = LLM(
         str(folder), max_model_len=4096, max_num_seqs=max(args.sequences, 8), kv_cache_memory_bytes=1 << 29, **more
     )

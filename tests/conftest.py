@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+
+# What tests start keeps weights and downloads here, not in the user's cache. huggingface_hub reads it when imported.
+_CACHES = tempfile.TemporaryDirectory(prefix="forearm-tests-", ignore_cleanup_errors=True)
+os.environ["HF_HOME"] = _CACHES.name
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -98,6 +98,9 @@ class Executor:
     def packed_bytes(self) -> int:
         """Bytes of all packed matrices and vectors."""
     @property
+    def weights_mapped(self) -> bool:
+        """True if the weights came from map_weights."""
+    @property
     def scratch_bytes(self) -> int:
         """Bytes of everything else but the KV cache."""
     @property
@@ -167,6 +170,7 @@ class Executor:
     def save_weights(self, path: str, key: str) -> None:
         """Write all that was loaded to a file that map_weights takes, whole or not at all (a temporary file, renamed).
 
+        Steps may be computed meanwhile: one thread writes, on cores that are idle.
         key: text that says which checkpoint this is and how it was read. Formats, shapes and the tier's layout are
         added.
         Raises: ValueError naming what has not been loaded; RuntimeError naming the file and the system's reason.

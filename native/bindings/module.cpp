@@ -186,6 +186,7 @@ void bind_executor(py::module_& module) {
            "step_sequences"_a, "step_logit_rows"_a, "max_model_len"_a, "cores"_a, "threads"_a,
            "ranks"_a = std::vector<int>{})
       .def_property_readonly("packed_bytes", &Executor::packed_bytes)
+      .def_property_readonly("weights_mapped", &Executor::weights_mapped)
       .def_property_readonly("scratch_bytes", &Executor::scratch_bytes)
       .def_property_readonly("kv_bytes_per_block", &Executor::kv_bytes_per_block)
       .def_property_readonly("state_bytes_per_slot", &Executor::state_bytes_per_slot)

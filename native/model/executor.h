@@ -28,7 +28,7 @@ class Executor {
   void load_vector(const std::string& name, const float* data, int64_t n, int64_t row = 0) {
     weights_.load_vector(name, data, n, row);
   }
-  void save_weights(const std::string& path, const std::string& key) { weights_.save(path, key, pool_); }
+  void save_weights(const std::string& path, const std::string& key) { weights_.save(path, key); }
   void map_weights(const std::string& path, const std::string& key) { weights_.map(path, key, pool_); }
   void finish_loading();
   void allocate_kv(int64_t blocks);
@@ -75,6 +75,7 @@ class Executor {
   // Most rows of a multiplication of modules().
   int64_t most_rows() const { return std::max(limits_.step_tokens, limits_.step_logit_rows); }
   int64_t packed_bytes() const { return weights_.bytes(); }
+  bool weights_mapped() const { return weights_.mapped(); }
   int64_t scratch_bytes() const { return scratch_.bytes(); }
   int64_t kv_bytes_per_block() const { return kv_.bytes_per_block(); }
   int64_t state_bytes_per_slot() const { return states_.bytes_per_slot(); }

@@ -18,6 +18,7 @@ import pytest
 import torch
 from tests.e2e.pooling_models import minilm
 from tests.e2e.served import Served, series, serve, wait_until
+from tests.model.kept_weights import wait_until_kept
 from tests.model.reference import Rounding, load_pooled, pooled, pooled_tolerance
 from transformers import AutoModel, AutoTokenizer
 
@@ -337,7 +338,9 @@ def test_rounded_weights_give_nearly_the_same_vectors(settings: dict[str, str], 
 
 
 def test_packed_weights_are_kept_for_the_next_start(tmp_path: Path) -> None:
-    first, again = (LLM(minilm(), weight_cache=str(tmp_path)).embed(TEXTS, use_tqdm=False) for _ in range(2))
+    first = LLM(minilm(), weight_cache=str(tmp_path)).embed(TEXTS, use_tqdm=False)
+    wait_until_kept()
+    again = LLM(minilm(), weight_cache=str(tmp_path)).embed(TEXTS, use_tqdm=False)
 
     assert [one.outputs.embedding for one in first] == [one.outputs.embedding for one in again]
     assert list(tmp_path.iterdir())

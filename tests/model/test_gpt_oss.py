@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.model.cases import CASES, Case, make
+from tests.model.kept_weights import wait_until_kept
 from tests.model.reference import Rounding, load_weights, logits, tolerance
 from tests.model.run_native import Run, Stepper
 from tests.model.stored_codes import mxfp4
@@ -121,10 +122,12 @@ def test_experts_are_whole_numbers_with_a_scale_for_32(made: Made) -> None:
 
 
 def stepper(checkpoint: Checkpoint, cache: str) -> _native.Executor:
-    return load_native(
+    executor = load_native(
         checkpoint, step_tokens=33, step_sequences=1, step_logit_rows=33, cores=(), threads=2, progress=False,
         weight_cache=cache,
     )  # fmt: skip
+    wait_until_kept()
+    return executor
 
 
 def test_kept_weights_give_the_same_bits(made: Made, tmp_path: Path) -> None:

@@ -23,11 +23,22 @@ class Common:
     tokenizer: str = setting("", "folder or Hugging Face id; absent: the model's", flag="--tokenizer")
     tokenizer_revision: str = setting("", "branch, tag or commit of the tokenizer", flag="--tokenizer-revision")
     weight_cache: str = setting(
-        "",
+        "auto",
         "folder in which packed weights are kept for the next start to map (the last three of each model), and "
-        "prepared tokenizers",
+        "prepared tokenizers; auto: forearm/ in Hugging Face's cache (HF_HOME) if it can be written, for weights of "
+        "32 MiB or more; none: nothing is kept",
         flag="--weight-cache",
         env="FOREARM_WEIGHT_CACHE",
+        parse=lambda value: "" if value.lower() in ("none", "off", "0") else value,
+    )
+    weight_cache_bytes: int | None = setting(
+        None,
+        "most bytes of packed weights in --weight-cache, such as 20G: the least recently used files are deleted; "
+        "absent: half of the disk space that is free without them",
+        flag="--weight-cache-bytes",
+        env="FOREARM_WEIGHT_CACHE_BYTES",
+        unit="bytes",
+        parse=whole(1),
     )
     runner: str = setting(
         "auto",

@@ -74,6 +74,22 @@ def client_api_key() -> str:
     return os.environ.get("VLLM_API_KEY") or os.environ.get("OPENAI_API_KEY") or ""
 
 
+def cache_folder(chosen: str) -> Path | None:
+    """Return the folder that --weight-cache names; None if nothing is to be kept, or auto's folder can't be written.
+
+    auto's folder is made for this user alone; it lies beside the downloaded models, so that a volume holds both.
+    """
+    if chosen != "auto":
+        return Path(chosen) if chosen else None
+    try:
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = Path(os.environ.get("HF_HOME") or caches / "huggingface").expanduser() / "forearm"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # there may be no home
+        return None
+    return folder if os.access(folder, os.W_OK) else None
+
+
 def state_folder() -> Path:
     """Return the folder for what the commands keep of this user, made if it is missing: histories, logs.
 

@@ -55,6 +55,7 @@ class NativeExecutor:
         self.blocks = self.states = self.kept_states = 0
         self.block_bytes = native.kv_bytes_per_block
         self.packed_bytes = native.packed_bytes + checkpoint.module_bytes
+        self.mapped = native.weights_mapped
         self.scratch_bytes = native.scratch_bytes
         self.state_bytes = native.state_bytes_per_slot
         self.folder: Path | None = checkpoint.folder

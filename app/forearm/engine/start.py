@@ -153,6 +153,7 @@ def load(
         ranks=cores.ranks,
         progress=progress,
         weight_cache=config.weight_cache,
+        weight_cache_bytes=config.weight_cache_bytes,
         tokenizer=Path(config.tokenizer) if config.tokenizer else None,
         outdated=outdated,
     )
@@ -180,10 +181,10 @@ def _allocate(config: EngineConfig, fitting: Fit, executors: Sequence[NativeExec
     block_bytes = sum(one.block_bytes for one in executors)
     # Weights are in memory by now, but later allocations still count: scratch, which the first large step touches,
     # the vocabulary for grammars, and clients' requests and grammars. Mapped weights look like free memory, so the
-    # measurement from before loading counts if weights may be mapped.
+    # measurement from before loading counts for them.
     clients = fitting.grammar_bytes + fitting.inbox_bytes
     memory, needed = memory_of(config, packed), scratch + states + fitting.vocabulary_bytes + clients
-    if config.weight_cache:
+    if any(one.mapped for one in executors):
         memory, needed = before, packed + needed
     blocks, kept = cache_of(config, fitting.checkpoint, block_bytes, needed, memory)
     states += kept * executors[0].state_bytes

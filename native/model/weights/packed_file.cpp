@@ -11,6 +11,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "threads/idle.h"
+
 namespace forearm {
 namespace {
 
@@ -50,10 +52,12 @@ uint64_t hash_of(const char* data, uint64_t bytes) {
   return hash;
 }
 
-std::vector<uint64_t> hash_chunks(const char* region, uint64_t bytes, Pool& pool) {
+// The hashes of a region's chunks; `run` calls its argument on one thread or more.
+template <class Run>
+std::vector<uint64_t> hash_chunks(const char* region, uint64_t bytes, const Run& run) {
   std::vector<uint64_t> hashes((bytes + kChunk - 1) / kChunk);
   std::atomic<uint64_t> next{0};
-  pool.run([&](int) {
+  run([&](int) {
     for (uint64_t i = next++; i < hashes.size(); i = next++)
       hashes[i] = hash_of(region + i * kChunk, std::min(kChunk, bytes - i * kChunk));
   });
@@ -119,10 +123,9 @@ std::vector<char> head_and_body(const PackedFile& file, const Region& region, co
   return bytes;
 }
 
-}  // namespace
-
-void write_packed_file(const std::string& path, const PackedFile& file, const Region& region, Pool& pool) {
-  const std::vector<uint64_t> hashes = hash_chunks(region.data(), static_cast<uint64_t>(region.bytes()), pool);
+void write_all_of(const std::string& path, const PackedFile& file, const Region& region) {
+  const std::vector<uint64_t> hashes =
+      hash_chunks(region.data(), static_cast<uint64_t>(region.bytes()), [](const auto& work) { work(0); });
   const std::vector<char> front = head_and_body(file, region, hashes);
   std::string temporary = path + ".XXXXXX";
   const Descriptor fd(mkstemp(temporary.data()));
@@ -136,6 +139,12 @@ void write_packed_file(const std::string& path, const PackedFile& file, const Re
     unlink(temporary.c_str());
     throw;
   }
+}
+
+}  // namespace
+
+void write_packed_file(const std::string& path, const PackedFile& file, const Region& region) {
+  run_idle([&] { write_all_of(path, file, region); });
 }
 
 Region map_packed_file(const std::string& path, PackedFile& file, int64_t bytes, Pool& pool) {
@@ -158,7 +167,8 @@ Region map_packed_file(const std::string& path, PackedFile& file, int64_t bytes,
   must(fstat(fd.get(), &status) == 0 && static_cast<uint64_t>(status.st_size) == head.region_at() + head.region_bytes,
        "is cut off");
   Region region = Region::of_file(fd.get(), static_cast<int64_t>(head.region_at()), bytes);
-  const std::vector<uint64_t> found = hash_chunks(region.data(), head.region_bytes, pool);
+  const std::vector<uint64_t> found =
+      hash_chunks(region.data(), head.region_bytes, [&pool](const auto& work) { pool.run(work); });
   const char* small = body.data() + head.identity_bytes;
   must(std::memcmp(found.data(), small + head.small_bytes, found.size() * sizeof(uint64_t)) == 0, "is damaged");
   file.small.assign(small, small + head.small_bytes);

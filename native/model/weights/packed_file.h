@@ -22,8 +22,9 @@ struct PackedFile {
 };
 
 // Writes a temporary file next to `path` and renames it, so that `path` is always a complete file, old or new.
+// It is written by a thread that runs only on idle cores, so that steps go on meanwhile.
 // Throws std::runtime_error naming the file and the system's reason.
-void write_packed_file(const std::string& path, const PackedFile& file, const Region& region, Pool& pool);
+void write_packed_file(const std::string& path, const PackedFile& file, const Region& region);
 
 // Maps the region of a file with this identity, `bytes` long, and sets file.small. The team hashes it, at the speed of
 // reading memory. Throws std::invalid_argument with the reason why the file can't be used: it is missing, damaged,

@@ -69,12 +69,13 @@ class Weights {
   // Save everything that was loaded to a file, and map it from there (packed_file.h). `key` identifies the checkpoint
   // and the way it was read; tier layout, formats and shapes are added. A file that can't be used changes nothing.
   // Pages of a file lie on the node that first read or wrote them: several ranks copy them, each to its own node.
-  void save(const std::string& path, const std::string& key, Pool& pool);
+  void save(const std::string& path, const std::string& key);
   void map(const std::string& path, const std::string& key, Pool& pool);
   // Throws std::invalid_argument naming everything that has not been loaded, and the rows.
   void finish();
 
   int64_t bytes() const { return region_.bytes() + vector_bytes_; }
+  bool mapped() const { return mapped_; }
   // Returns the packed matrix of this name. Throws std::invalid_argument if the list has none, or its shape is not
   // `columns`, `k` and `experts`, which follow from the rest of the config.
   const Linear& linear(const std::string& name, int64_t columns, int64_t k, int64_t experts = 1) const;

@@ -38,14 +38,14 @@ void Weights::each_small(const Visit& visit) {
   }
 }
 
-void Weights::save(const std::string& path, const std::string& key, Pool& pool) {
+void Weights::save(const std::string& path, const std::string& key) {
   finish();
   PackedFile file{identity(key), {}};
   each_small([&file](const void* data, size_t bytes) {
     const char* from = static_cast<const char*>(data);
     file.small.insert(file.small.end(), from, from + bytes);
   });
-  write_packed_file(path, file, region_, pool);
+  write_packed_file(path, file, region_);
 }
 
 void Weights::map(const std::string& path, const std::string& key, Pool& pool) {

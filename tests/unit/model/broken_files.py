@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 from tests.api.letters import write_letters
+from tests.model.kept_weights import wait_until_kept
 from tests.unit.model.stored import LLAMA, llama, llama_shapes, write
 from tests.unit.model.test_gguf_config import opened
 
@@ -216,6 +217,7 @@ def _logits(checkpoint: Checkpoint, cache: str = "") -> bytes:
         checkpoint, step_tokens=8, step_sequences=1, step_logit_rows=8, cores=(), threads=1, progress=False,
         weight_cache=cache,
     )  # fmt: skip
+    wait_until_kept()
     executor.allocate_kv(1)
     ids, positions, ends, one = (np.array(v, np.int32) for v in ([7, 8, 9, 7], range(4), [0, 4], [0, 1]))
     executor.forward(ids, positions, ends, one, np.zeros(1, np.int32), np.array([3], np.int32))

@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import random
+import stat
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 
 import numpy as np
 import pytest
 import torch
+from tests.model.kept_weights import wait_until_kept
 from tests.model.stored_codes import Format, awq, gptq
 from tests.unit.model.test_formats import quantized
 from tests.unit.model.test_weights import logits, random_llama
@@ -29,13 +32,15 @@ from forearm.model.quantization.quantization import Asked
 AS_IT_IS = Asked()
 
 
-def run(folder: Path, cache: Path, asked: Asked = AS_IT_IS) -> np.ndarray:
+def run(folder: Path, cache: Path | str, asked: Asked = AS_IT_IS, most_bytes: int | None = None) -> np.ndarray:
     checkpoint = open_checkpoint(folder, quantization=asked)
     executor = weights.load_native(
         checkpoint, step_tokens=8, step_sequences=1, step_logit_rows=8, cores=(), threads=2, progress=False,
-        weight_cache=str(cache),
+        weight_cache=str(cache), weight_cache_bytes=most_bytes,
     )  # fmt: skip
-    return logits(executor)
+    found = logits(executor)  # beside the writing
+    wait_until_kept()
+    return found
 
 
 def kept(cache: Path) -> list[Path]:
@@ -172,6 +177,82 @@ def test_a_cache_that_can_not_be_written_is_a_warning(tmp_path: Path, caplog: py
     assert "weight cache: nothing is kept" in caplog.text
 
 
+def test_auto_keeps_weights_beside_the_hubs_downloads_for_this_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(weight_cache, "LEAST_BYTES", 1)
+    folder, cache = random_llama(tmp_path, torch.bfloat16), tmp_path / "home" / "forearm"
+
+    first = run(folder, "auto")
+
+    (file,) = kept(cache)
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    loads_nothing(monkeypatch)
+    assert np.array_equal(run(folder, "auto"), first)
+
+
+def test_auto_keeps_no_small_weights_and_goes_on_where_its_folder_can_not_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = random_llama(tmp_path, torch.bfloat16)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    expected = run(folder, "auto")
+    assert not (tmp_path / "home").exists()
+
+    monkeypatch.setattr(weight_cache, "LEAST_BYTES", 1)
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "file"))
+
+    assert np.array_equal(run(folder, "auto"), expected)
+    assert np.array_equal(run(folder, ""), expected)
+    assert "weight cache" not in caplog.text
+
+
+def test_the_least_recently_used_files_make_room(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    cache, models = tmp_path / "cache", [tmp_path / name for name in ("a", "b", "c")]
+    for age, model in enumerate(models[:2]):
+        model.mkdir()
+        run(random_llama(model, torch.bfloat16), cache)
+        os.utime(kept(cache)[-1], (age, age))
+    size = kept(cache)[0].stat().st_size
+    models[2].mkdir()
+
+    run(random_llama(models[2], torch.bfloat16), cache, most_bytes=2 * size)
+
+    assert [path.name[0] for path in kept(cache)] == ["b", "c"]
+
+    run(models[0], cache, most_bytes=1000)
+
+    assert "weight cache: nothing is kept: " in caplog.text
+    assert [path.name[0] for path in kept(cache)] == ["b", "c"]
+
+
+def test_a_full_disk_is_a_warning_and_leaves_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def no_space() -> None:
+        (tmp_path / "x-0-1.weights.AbCd12").unlink()
+        raise RuntimeError("can't write x-0-1.weights: No space left on device")
+
+    save_weights(Writes(no_space), tmp_path / "x-0-1.weights", "")
+    wait_until_kept()
+
+    assert "weight cache: nothing is kept: can't write x-0-1.weights: No space left" in caplog.text
+    assert not list(tmp_path.iterdir())
+
+
+def test_servers_that_start_at_once_leave_one_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, cache = random_llama(tmp_path, torch.bfloat16), tmp_path / "cache"
+    with ThreadPoolExecutor(3) as servers:
+        found = list(servers.map(lambda _: run(folder, cache), range(3)))
+    wait_until_kept()
+
+    assert len(list(cache.glob("*.weights*"))) == 1
+    loads_nothing(monkeypatch)
+    assert all(np.array_equal(run(folder, cache), one) for one in found)
+
+
 def replaced(folder: Path, change: Callable[[bytearray, int], None]) -> None:
     """Other bytes in the checkpoint, of the same size and time; `change` gets them and where the data begins."""
     path = folder / "model.safetensors"
@@ -255,6 +336,7 @@ class Writes:
 
     def __init__(self, meanwhile: Callable[[], object] = lambda: None) -> None:
         self._meanwhile = meanwhile
+        self.packed_bytes = 7
 
     def save_weights(self, path: str, key: str) -> None:
         partial = Path(f"{path}.AbCd12")
@@ -271,8 +353,13 @@ def test_what_a_killed_process_has_begun_to_write_is_deleted_and_nothing_else(tm
     left.write_bytes(b"half")
     other.write_bytes(b"mine")
 
-    inner = tmp_path / "x-0-3.weights"
-    save_weights(Writes(lambda: save_weights(Writes(), inner, "")), tmp_path / "x-0-2.weights", "")
+    def write_another() -> None:
+        save_weights(Writes(), tmp_path / "x-0-3.weights", "")
+        while not (tmp_path / "x-0-3.weights").exists():
+            time.sleep(0.01)
+
+    save_weights(Writes(write_another), tmp_path / "x-0-2.weights", "")
+    wait_until_kept()
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.weights.txt", "x-0-2.weights", "x-0-3.weights"]
 

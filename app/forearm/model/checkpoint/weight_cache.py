@@ -2,8 +2,9 @@
 
 A file belongs to one checkpoint (names, sizes, times and headers of its files, some pages of each tensor, and
 config.json), one set of formats and one tier's layout; the executor checks the last two, and every byte by hash. A
-damaged file is written again. For each model the KEPT most recently used files stay, for users who serve it in several
-formats; older ones are deleted.
+damaged file is written again. Files are written beside serving, readable by this user alone, under another name until
+they are whole. For each model the KEPT most recently used files stay, for users who serve it in several formats, and of
+all models together as many as --weight-cache-bytes holds; the least recently used ones are deleted.
 
 Names and times alone do not identify a checkpoint: `cp -p` and images with fixed times can replace it and leave both
 unchanged. The pages in the key detect another model at once; a few changed bytes between them are found while serving
@@ -19,6 +20,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -29,6 +31,7 @@ from pathlib import Path
 from typing import Protocol
 
 from forearm import __version__
+from forearm.config.configs import cache_folder
 from forearm.model.checkpoint import calibration, source_check
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.quantization.codes import CodedMatrix
@@ -37,6 +40,9 @@ from forearm.model.quantization.rotation import VERSION
 log = logging.getLogger(__name__)
 
 KEPT = 3
+# Smaller weights are read as fast: of the demo model, 12 MB of bfloat16, 0.03 s either way; of SmolLM2-135M, 103 MB
+# packed of a GGUF file's Q4_1, 0.21 s to read and 0.04 to map (two cores of a Zen 5 EPYC, files in the page cache).
+LEAST_BYTES = 32 << 20
 PAGES, PAGE_BYTES = 4, 4096  # of each tensor in the key, spread evenly from its first to its last byte
 _END, _RECORD = ".weights", ".source"
 # Header of native/model/weights/packed_file.cpp: magic, sizes of identity, small part and region, hash; the region
@@ -45,7 +51,12 @@ _HEAD, _CHUNK_BYTES, _REGION_UNIT = struct.Struct("<8s4Q"), 4 << 20, 2 << 20
 
 
 class Packed(Protocol):
-    """The methods of the executor that the weight cache calls (_native.pyi)."""
+    """The parts of the executor that the weight cache uses (_native.pyi)."""
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the weights."""
+        ...
 
     def save_weights(self, path: str, key: str) -> None:
         """Write the weights. Raises: RuntimeError naming the file and the system's reason."""
@@ -74,10 +85,18 @@ def key_of(checkpoint: Checkpoint, tokenizer: Path | None = None) -> str:
     return json.dumps([__version__, checkpoint.method, checkpoint.weight_dtype, settings, formats, rotation, files])
 
 
-def cache_file(directory: Path, checkpoint: Checkpoint, key: str, tier: str) -> Path:
-    """Return the path of this checkpoint's packed weights; its name has a readable part, the model and the key."""
-    name = re.sub(r"[^\w.-]", "_", checkpoint.folder.name)
-    return directory / f"{name}-{_model(checkpoint)}-{_digest(f'{tier} {key}'.encode())}{_END}"
+def cache_file(
+    chosen: str, checkpoint: Checkpoint, packed_bytes: int, tokenizer: Path, tier: str
+) -> tuple[Path, str] | None:
+    """Return the path and key of this checkpoint's packed weights; None if --weight-cache, `chosen`, is to keep none.
+
+    The file's name has a readable part, the model and the key.
+    """
+    folder = None if chosen == "auto" and packed_bytes < LEAST_BYTES else cache_folder(chosen)
+    if folder is None:
+        return None
+    name, key = re.sub(r"[^\w.-]", "_", checkpoint.folder.name), key_of(checkpoint, tokenizer)
+    return folder / f"{name}-{_model(checkpoint)}-{_digest(f'{tier} {key}'.encode())}{_END}", key
 
 
 def map_weights(executor: Packed, path: Path, key: str) -> bool:
@@ -91,20 +110,28 @@ def map_weights(executor: Packed, path: Path, key: str) -> bool:
     except (OSError, ValueError) as problem:
         log.warning("weight cache: %s; it is made anew", problem)
         return False
-    os.utime(path)  # the time of last use, by which _others sorts
+    with contextlib.suppress(OSError):  # the folder may be read-only
+        os.utime(path)  # the time of last use, by which files are deleted
     log.info("weight cache: %s is mapped", path)
     return True
 
 
-def save_weights(executor: Packed, path: Path, key: str) -> None:
-    """Write the executor's weights to `path` and delete the model's oldest files; log a warning if that fails."""
+def save_weights(executor: Packed, path: Path, key: str, most_bytes: int | None = None) -> None:
+    """Write the executor's weights to `path` and delete the oldest files; a warning is logged if that fails.
+
+    Steps may be computed meanwhile: another thread does it, and the process does not end before.
+    most_bytes: of all files together; None: half of the disk space that is free without them.
+    """
+    threading.Thread(target=_save, args=(executor, path, key, most_bytes), name="weight cache").start()
+
+
+def _save(executor: Packed, path: Path, key: str, most_bytes: int | None) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _writing(path.parent):
+            if not _make_room(path, executor.packed_bytes, most_bytes):
+                return
             executor.save_weights(str(path), key)
-        for old in _others(path)[KEPT - 1 :]:
-            _drop(old)
-            log.info("weight cache: %s is deleted; the last %d files of a model are kept", old, KEPT)
     except (OSError, RuntimeError) as problem:
         log.warning("weight cache: nothing is kept: %s", problem)
         return
@@ -176,11 +203,34 @@ def _check_padding(path: Path) -> None:
             raise ValueError(f"{path} is damaged")
 
 
-def _others(path: Path) -> list[Path]:
-    """Return the other files of the same model, the most recently used first."""
-    same = path.name.removesuffix(_END).rpartition("-")[0]
-    found = [other for other in path.parent.glob(f"*{_END}") if other.name.rpartition("-")[0] == same and other != path]
-    return sorted(found, key=lambda other: other.stat().st_mtime, reverse=True)
+def _make_room(path: Path, needed: int, most_bytes: int | None) -> bool:
+    """Delete the model's files beyond KEPT, and the least recently used ones of all until `path` finds room.
+
+    needed: bytes of the new file. Returns: whether there is room; with a log line if not.
+    """
+    same, others = path.name.removesuffix(_END).rpartition("-")[0], []
+    for other in path.parent.glob(f"*{_END}"):
+        with contextlib.suppress(FileNotFoundError):  # another server has deleted it
+            if other != path:
+                others.append((other.stat().st_mtime, other.stat().st_size, other))
+    others.sort(reverse=True)
+    room = sum(size for _, size, _ in others) + shutil.disk_usage(path.parent).free
+    limit = room // 2 if most_bytes is None else min(most_bytes, room)
+    if needed > limit:
+        log.info(
+            "weight cache: nothing is kept: %.2f GiB are needed, the cache may have %.2f (--weight-cache-bytes)",
+            needed / 2**30, limit / 2**30,
+        )  # fmt: skip
+        return False
+    of_model, left = KEPT - 1, limit - needed
+    for _, size, other in others:
+        is_same = other.name.rpartition("-")[0] == same
+        if size > left or (is_same and not of_model):
+            _drop(other)
+            log.info("weight cache: %s is deleted to make room", other)
+        else:
+            left, of_model = left - size, of_model - is_same
+    return True
 
 
 def _tensors_by_file(checkpoint: Checkpoint) -> dict[Path, list[tuple[int, int]]]:

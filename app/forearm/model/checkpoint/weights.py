@@ -30,7 +30,12 @@ from forearm.model.checkpoint.formats import Source, spec_bytes, summary
 from forearm.model.checkpoint.names import TensorPart
 from forearm.model.checkpoint.rotated import RotatedWeights
 from forearm.model.checkpoint.shards import Files, StoredTensor, widened
-from forearm.model.checkpoint.weight_cache import cache_file, check_source, key_of, map_weights, save_weights
+from forearm.model.checkpoint.weight_cache import (
+    cache_file,
+    check_source,
+    map_weights,
+    save_weights,
+)
 from forearm.model.families.config import WeightFormat
 from forearm.model.families.matrices import matrices
 from forearm.model.quantization.codes import CodedMatrix, Codes, dequantized, expressed
@@ -56,13 +61,15 @@ def load_native(
     ranks: Sequence[int] = (),
     progress: bool = True,
     weight_cache: str = "",
+    weight_cache_bytes: int | None = None,
     tokenizer: Path | None = None,
     outdated: Callable[[], object] = lambda: None,
 ) -> _native.Executor:
     """Return a native executor with all weights packed; the caller allocates its KV cache.
 
     progress: show a bar on stderr with bytes and bytes per second.
-    weight_cache: the folder that keeps packed weights between starts; empty: none.
+    weight_cache: the folder that keeps packed weights between starts, which are written in the background; empty: none;
+    auto: configs.cache_folder, for weights that are worth it. weight_cache_bytes: most bytes of its files.
     tokenizer: the model folder or .gguf file whose tokenizer reads the calibration text; None: the checkpoint's.
     outdated: called from a thread if the kept weights turn out to belong to other files.
     Raises: ConfigError for weights that are not numbers; ValueError or MemoryError from the executor.
@@ -85,17 +92,17 @@ def load_native(
         return executor  # the modules are loaded with their matrices (model/modules/loading.py)
     tokenizer = tokenizer or checkpoint.folder
     team = Team(cores, threads, ranks)
-    if not weight_cache:
+    kept = cache_file(weight_cache, checkpoint, executor.packed_bytes, tokenizer, _native.tier())
+    if kept is None:
         load_weights(checkpoint, executor, tokenizer, team, progress)
         return executor
-    key = key_of(checkpoint, tokenizer)
-    kept = cache_file(Path(weight_cache), checkpoint, key, _native.tier())
-    if map_weights(executor, kept, key):
+    path, key = kept
+    if map_weights(executor, path, key):
         executor.finish_loading()
     else:
         load_weights(checkpoint, executor, tokenizer, team, progress)
-        save_weights(executor, kept, key)
-    check_source(kept, checkpoint, outdated)
+        save_weights(executor, path, key, weight_cache_bytes)
+    check_source(path, checkpoint, outdated)
     return executor
 
 

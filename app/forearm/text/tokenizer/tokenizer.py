@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from forearm.config.configs import cache_folder
 from forearm.errors import ConfigError, InvalidRequest
 from forearm.model.gguf.gguf import is_gguf
 from forearm.text.tokenizer.gguf import gguf_tokenizer
@@ -153,18 +154,19 @@ class Tokenizer:
 def load_tokenizer(source: Path, cache: str = "") -> Tokenizer:
     """Return the tokenizer of a model folder or of a .gguf file.
 
-    cache: a folder to keep it in where it had to be made of other files than tokenizer.json; empty: none.
+    cache: --weight-cache, to keep it in where it had to be made of other files than tokenizer.json; empty: none.
 
     Raises: ConfigError if there is none, it cannot be read, its vocabulary has no text, or its library fails on it.
     """
     try:
         parts = None if is_gguf(source) else read_tokenizer_files(source)
-        if parts is None and cache:
-            parts = read_cached_tokenizer(Path(cache), source)
+        folder = cache_folder(cache) if parts is None else None
+        if folder is not None:
+            parts = read_cached_tokenizer(folder, source)
         if parts is None:
             parts = gguf_tokenizer(source) if is_gguf(source) else _converted(source)
-            if cache:
-                write_cached_tokenizer(Path(cache), source, parts)
+            if folder is not None:
+                write_cached_tokenizer(folder, source, parts)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # broken files raise anything in two libraries; a Rust panic is not an Exception
