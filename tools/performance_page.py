@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.records import QUANTITIES, Figure, Run
 from tools.measured import Column, Measured
+from tools.rate_pictures import ALT, rate_pictures
 from tools.speed_picture import Bars, picture
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -62,6 +63,7 @@ KINDS = {
     "soak": "Minutes of mixed load",
     "overload": "Ten times the requests that can be answered",
     "itl": "Gaps between tokens beside long prompts",
+    "rates": "Latency by request rate",
 }
 APART = ("compare", "instructions", "quality")  # kinds with tables of their own
 
@@ -212,7 +214,8 @@ def details(measured: Measured) -> Iterator[str]:
         yield f"\n## {KINDS.get(kind, kind)}\n"
         for machine, results in measured.kinds[kind].items():
             tables = "".join(f"\n{pivot(run.figures)}" for run in results.runs)
-            yield f"\n{results.machine}: {source(f'{kind}/{machine}.json')}{runs_list(results.runs, tables)}"
+            drawn = f"![{ALT}](rates-{machine}.svg)\n\n" if kind == "rates" else ""
+            yield f"\n{results.machine}: {source(f'{kind}/{machine}.json')}{drawn}{runs_list(results.runs, tables)}"
 
 
 def pivot(figures: list[Figure]) -> str:
@@ -302,6 +305,8 @@ def main() -> None:
     measured = Measured()
     PAGE.write_text(page(measured))
     PICTURE.write_text(speed_picture(measured))
+    for path, text in rate_pictures(measured, PAGE.parent).items():
+        path.write_text(text)
     README.write_text(with_block(README.read_text(), readme_block(measured)))
 
 

@@ -26,14 +26,16 @@ from forearm.bench.statistics import RequestOutcome
 _FORM = RequestForm("/v1/completions", "openai", ignore_eos=True, extra={"temperature": 0})
 
 
-async def over_http(address: str, prompts: Sequence[list[int]], tokens: int) -> LoadRun:
-    """All prompts at once, greedily, `tokens` tokens each, streamed."""
+async def over_http(
+    address: str, prompts: Sequence[list[int]], tokens: int, rate: float = float("inf"), seed: int = 0
+) -> LoadRun:
+    """All prompts, greedily, `tokens` tokens each, streamed: at once, or `rate` a second as a Poisson process."""
     http = Http(address)
     samples = [Sample(prompt, len(prompt), tokens) for prompt in prompts]
     try:
         return await run(
             samples,
-            Traffic(float("inf")),
+            Traffic(rate, seed=seed),
             lambda _, sample: ask(http, _FORM, sample, "model", lambda _text: tokens),  # a server may count none
             lambda: None,
         )

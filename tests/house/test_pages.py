@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 from bench import records
-from tools import dashboard, models_page, performance_page
+from tools import dashboard, models_page, performance_page, rate_pictures
 from tools.settings_page import PAGE, page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +32,8 @@ def test_the_performance_page_its_picture_and_the_readme_s_table_are_what_the_re
     assert performance_page.PICTURE.read_text() == performance_page.speed_picture(measured), run
     assert performance_page.with_block(README, performance_page.readme_block(measured)) == README, run
     assert performance_page.readme_block(measured) in README
+    for path, text in rate_pictures.rate_pictures(measured, performance_page.PAGE.parent).items():
+        assert path.read_text() == text, run
 
 
 def test_every_file_of_results_is_named_on_a_page_and_those_of_figures_have_one_form() -> None:
