@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 import threading
@@ -102,4 +103,6 @@ async def _end_outdated(server: EngineServer, config: EngineConfig, outdated: th
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    status = main(sys.argv[1:])
+    logging.shutdown()
+    os._exit(status)  # at once: gigabytes of weights that are being kept for the next start would delay the end
