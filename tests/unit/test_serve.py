@@ -272,3 +272,10 @@ async def test_a_child_runs_on_the_cores_planned(tmp_path: Path) -> None:
 
     assert os.sched_getaffinity(process.pid) == {one}
     await bound.end(timeout_s=5)
+
+
+def test_the_supervisor_starts_without_numpy() -> None:
+    """The API's process waits for the supervisor's imports: numpy would take a third of their time."""
+    program = "import sys, forearm.supervisor.supervisor; sys.exit('numpy' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

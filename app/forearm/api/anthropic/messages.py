@@ -20,7 +20,7 @@ from forearm.api.generation.sse import EventStream, StreamFraming, unless_gone
 from forearm.api.generation.translation import complaining
 from forearm.api.generation.unsupported import ClientWarnings
 from forearm.api.http.caller import caller_of
-from forearm.api.http.request_body import describes, json_body
+from forearm.api.http.request_body import BodyDescription, json_body
 from forearm.errors import EngineUnavailable
 from forearm.json_types import Json
 from forearm.text.outputs import Piece
@@ -33,7 +33,7 @@ PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 EVENTS = StreamFraming(PING, broken, b"")
 
 
-@router.post("/v1/messages", openapi_extra=describes(MessagesRequest))
+@router.post("/v1/messages", openapi_extra=BodyDescription(MessagesRequest))
 async def create_message(
     request: Request, body: MessagesBody, chat: AppChat, prompts: AppPrompts, warnings: Warnings, config: AppConfig
 ) -> Response:
@@ -55,7 +55,7 @@ async def create_message(
         turn.close()
 
 
-@router.post("/v1/messages/count_tokens", openapi_extra=describes(CountRequest))
+@router.post("/v1/messages/count_tokens", openapi_extra=BodyDescription(CountRequest))
 async def count_tokens(body: CountBody, chat: AppChat, model: AppModel, warnings: Warnings) -> Response:
     """Return how many tokens the prompt of a request has.
 

@@ -29,7 +29,7 @@ from forearm.api.generation.response_bodies import (
 from forearm.api.generation.sse import Chunks, EventStream, unless_gone
 from forearm.api.generation.usage import UsagePlan, request_metrics, scored_response, token_names, usage_plan
 from forearm.api.http.caller import caller_of
-from forearm.api.http.request_body import describes
+from forearm.api.http.request_body import BodyDescription
 from forearm.config.api_config import ApiConfig
 from forearm.text.outputs import Choice, Piece
 from forearm.text.tokenizer.tokenizer import Tokenizer
@@ -49,7 +49,7 @@ class ChatForm:
     config: ApiConfig
 
 
-@router.post("/v1/chat/completions", openapi_extra=describes(ChatRequest))
+@router.post("/v1/chat/completions", openapi_extra=BodyDescription(ChatRequest))
 async def create_chat_completion(
     request: Request, body: ChatBody, chat: AppChat, prompts: AppPrompts, config: AppConfig
 ) -> Response:

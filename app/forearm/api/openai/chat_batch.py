@@ -19,7 +19,7 @@ from forearm.api.generation.sse import unless_gone
 from forearm.api.generation.usage import scored_response
 from forearm.api.http.caller import caller_of
 from forearm.api.http.json_size import json_size
-from forearm.api.http.request_body import describes, invalid, json_body
+from forearm.api.http.request_body import BodyDescription, invalid, json_body
 from forearm.api.openai.chat import ChatForm, chat_choice, form_of
 from forearm.errors import InvalidRequest
 from forearm.text.outputs import Choice
@@ -31,7 +31,7 @@ MOST_SHARED = 16 << 20  # characters of the shared fields, which are copied for 
 BatchBody = Annotated[ChatBatchRequest, Depends(json_body(ChatBatchRequest))]
 
 
-@router.post("/v1/chat/completions/batch", openapi_extra=describes(ChatBatchRequest))
+@router.post("/v1/chat/completions/batch", openapi_extra=BodyDescription(ChatBatchRequest))
 async def create_chat_batch(
     request: Request, body: BatchBody, chat: AppChat, prompts: AppPrompts, config: AppConfig
 ) -> Response:

@@ -33,7 +33,7 @@ from forearm.api.generation.usage import (
     usage_plan,
 )
 from forearm.api.http.caller import Caller, caller_of
-from forearm.api.http.request_body import describes
+from forearm.api.http.request_body import BodyDescription
 from forearm.config.api_config import ApiConfig
 from forearm.errors import InvalidRequest
 from forearm.text.outputs import Choice, OutputReader
@@ -153,7 +153,7 @@ class ServingCompletion:
         return infill_of(self._prompts.tokenizer)
 
 
-@router.post("/v1/completions", openapi_extra=describes(CompletionRequest))
+@router.post("/v1/completions", openapi_extra=BodyDescription(CompletionRequest))
 async def create_completion(
     request: Request, body: CompletionBody, completion: Annotated[ServingCompletion, service("completion")]
 ) -> Response:

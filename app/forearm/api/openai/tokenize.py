@@ -12,13 +12,13 @@ from forearm.api.generation.prompt import PromptRenderer
 from forearm.api.generation.request_bodies import DetokenizeRequest, TokenizeRequest
 from forearm.api.generation.response_bodies import Detokenized, Tokenized
 from forearm.api.generation.usage import json_response
-from forearm.api.http.request_body import describes
+from forearm.api.http.request_body import BodyDescription
 from forearm.errors import InvalidRequest
 
 router = APIRouter()
 
 
-@router.post("/tokenize", openapi_extra=describes(TokenizeRequest))
+@router.post("/tokenize", openapi_extra=BodyDescription(TokenizeRequest))
 async def tokenize(body: TokenizeBody, model: AppModel, prompts: AppPrompts) -> Response:
     """Return the token ids of a text or a chat.
 
@@ -31,7 +31,7 @@ async def tokenize(body: TokenizeBody, model: AppModel, prompts: AppPrompts) -> 
     return json_response(Tokenized(count=len(tokens), max_model_len=prompts.context, tokens=tokens, token_strs=names))
 
 
-@router.post("/detokenize", openapi_extra=describes(DetokenizeRequest))
+@router.post("/detokenize", openapi_extra=BodyDescription(DetokenizeRequest))
 async def detokenize(body: DetokenizeBody, model: AppModel, prompts: AppPrompts) -> Response:
     """Return the text of token ids, including special tokens.
 

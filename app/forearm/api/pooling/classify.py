@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from forearm.api.generation.usage import json_response
-from forearm.api.http.request_body import describes, json_body
+from forearm.api.http.request_body import BodyDescription, json_body
 from forearm.api.pooling.pooled import Pooling
 from forearm.api.pooling.request_bodies import ClassifyRequest
 from forearm.api.pooling.response_bodies import Classified
@@ -19,7 +19,7 @@ router = APIRouter()
 ClassifyBody = Annotated[ClassifyRequest, Depends(json_body(ClassifyRequest))]
 
 
-@router.post("/classify", openapi_extra=describes(ClassifyRequest))
+@router.post("/classify", openapi_extra=BodyDescription(ClassifyRequest))
 async def create_classification(request: Request, body: ClassifyBody, pooling: Pooling) -> Response:
     """Return the probability of each label for each text, and the likeliest label.
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from forearm.api.generation.usage import json_response
-from forearm.api.http.request_body import describes, json_body
+from forearm.api.http.request_body import BodyDescription, json_body
 from forearm.api.pooling.encoding import bytes_response, written
 from forearm.api.pooling.pooled import Pooling
 from forearm.api.pooling.request_bodies import EmbeddingRequest, PoolingRequest
@@ -22,7 +22,7 @@ EmbeddingBody = Annotated[EmbeddingRequest, Depends(json_body(EmbeddingRequest))
 PoolingBody = Annotated[PoolingRequest, Depends(json_body(PoolingRequest))]
 
 
-@router.post("/v1/embeddings", openapi_extra=describes(EmbeddingRequest))
+@router.post("/v1/embeddings", openapi_extra=BodyDescription(EmbeddingRequest))
 async def create_embedding(request: Request, body: EmbeddingBody, pooling: Pooling) -> Response:
     """Return the vector of each text, of unit length if the model normalizes.
 
@@ -47,7 +47,7 @@ async def create_embedding(request: Request, body: EmbeddingBody, pooling: Pooli
     return json_response(found.head.reply(data))
 
 
-@router.post("/pooling", openapi_extra=describes(PoolingRequest))
+@router.post("/pooling", openapi_extra=BodyDescription(PoolingRequest))
 async def create_pooling(request: Request, body: PoolingBody, pooling: Pooling) -> Response:
     """Return the pooled output of each text: its vector, its scores, or a vector per token (task token_embed).
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from forearm import wire
 from forearm.api.generation.usage import json_response
-from forearm.api.http.request_body import describes, json_body
+from forearm.api.http.request_body import BodyDescription, json_body
 from forearm.api.pooling.pooled import MAX_INPUTS, Pooling, PoolingHeading, ServingPooling, bounded, keep_of
 from forearm.api.pooling.request_bodies import PairFields, PairTexts, RerankRequest, ScoreRequest
 from forearm.api.pooling.response_bodies import Ranked, RerankReply, RerankText, RerankUsage, Score
@@ -26,8 +26,8 @@ RerankBody = Annotated[RerankRequest, Depends(json_body(RerankRequest))]
 Pair = tuple[str, str]
 
 
-@router.post("/score", openapi_extra=describes(ScoreRequest))
-@router.post("/v1/score", openapi_extra=describes(ScoreRequest))
+@router.post("/score", openapi_extra=BodyDescription(ScoreRequest))
+@router.post("/v1/score", openapi_extra=BodyDescription(ScoreRequest))
 async def create_score(request: Request, body: ScoreBody, pooling: Pooling) -> Response:
     """Return the score of each pair: one text with each of many, or two lists pair by pair.
 
@@ -39,9 +39,9 @@ async def create_score(request: Request, body: ScoreBody, pooling: Pooling) -> R
     return json_response(head.reply(data))
 
 
-@router.post("/rerank", openapi_extra=describes(RerankRequest))
-@router.post("/v1/rerank", openapi_extra=describes(RerankRequest))
-@router.post("/v2/rerank", openapi_extra=describes(RerankRequest))
+@router.post("/rerank", openapi_extra=BodyDescription(RerankRequest))
+@router.post("/v1/rerank", openapi_extra=BodyDescription(RerankRequest))
+@router.post("/v2/rerank", openapi_extra=BodyDescription(RerankRequest))
 async def rerank(request: Request, body: RerankBody, pooling: Pooling) -> Response:
     """Return the documents in order of relevance to the query (Jina's and Cohere's API).
 

@@ -16,7 +16,7 @@ from forearm.api.generation.sse import KEEP_ALIVE, EventStream, StreamFraming, u
 from forearm.api.generation.translation import complaining, owner_of
 from forearm.api.generation.usage import json_response, written
 from forearm.api.http.caller import caller_of
-from forearm.api.http.request_body import describes, json_body
+from forearm.api.http.request_body import BodyDescription, json_body
 from forearm.api.responses.background import Background, followed, told, whole
 from forearm.api.responses.input_items import pack_reasoning
 from forearm.api.responses.request_bodies import ENCRYPTED, LOGPROBS, ResponsesRequest, check_include, check_responses
@@ -72,7 +72,7 @@ Owner = Annotated[str, Depends(owner_of)]
 Serving = Annotated[ServingResponses, service("responses")]
 
 
-@router.post("/v1/responses", openapi_extra=describes(ResponsesRequest))
+@router.post("/v1/responses", openapi_extra=BodyDescription(ResponsesRequest))
 async def create_response(
     request: Request, body: ResponsesBody, serving: Serving, config: AppConfig, kept: Kept, owner: Owner
 ) -> Response:
@@ -103,7 +103,7 @@ async def create_response(
         job.turn.close()
 
 
-@router.post("/v1/responses/input_tokens", openapi_extra=describes(ResponsesRequest))
+@router.post("/v1/responses/input_tokens", openapi_extra=BodyDescription(ResponsesRequest))
 async def count_input_tokens(
     body: ResponsesBody,
     model: AppModel,

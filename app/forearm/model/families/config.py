@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from forearm.array_types import Float32Array
 from forearm.model.families.recurrences import GatedDelta, Mamba2
+
+if TYPE_CHECKING:
+    from forearm.array_types import Float32Array
 
 # swiglu_oai: gpt-oss's clamped gate * sigmoid(1.702 gate) * (up + 1), only of a gated feed-forward.
 Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu_squared", "swiglu_oai"]
@@ -42,10 +44,7 @@ NUMBER_FORMATS: dict[DTypeName | CodeName, NumberFormat] = {
 
 @dataclass(frozen=True)
 class Rope:
-    """One set of rotary angles: position * inv_freq[i] radians for pair i, cos and sin times `scale`.
-
-    inv_freq: float32 [rotary_dim / 2].
-    """
+    """Rotary angles: position * inv_freq[i] radians for pair i, cos and sin times `scale`; [rotary_dim / 2]."""
 
     inv_freq: Float32Array
     scale: float = 1.0

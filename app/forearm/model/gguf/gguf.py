@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import StoredTensor, joined
 from forearm.model.families.keys import check_regular
@@ -24,7 +22,7 @@ from forearm.model.families.keys import check_regular
 _SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
 _STRING, _ARRAY = 8, 9
-_NUMBERS = {0: "u1", 1: "i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8"}
+_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}  # as in struct
 
 # Tensor types by number: name, values in a block, bytes of a block. Source: ggml.h, enum ggml_type; ggml-common.h.
 _TYPES = {
@@ -97,24 +95,24 @@ class _Header:
         if self._data[:4] != b"GGUF":
             raise ConfigError(f"{self._path} is not a GGUF file (it starts with {self._data[:4]!r})")
         self._at = 4
-        version = self._number("<u4")
+        version = self._number("I")
         if version not in (2, 3):
             shown = "big-endian" if version in (2 << 24, 3 << 24) else f"version {version}"
             raise ConfigError(f"{self._path} is a {shown} GGUF file; little-endian versions 2 and 3 are supported")
         tensors, keys = self._count(24), self._count(13)
         metadata: dict[str, Any] = {}
         for _ in range(keys):
-            name, value = self._string(), self._value(self._number("<u4"))
+            name, value = self._string(), self._value(self._number("I"))
             if name in metadata:
                 raise self._damaged(f"key {name} twice")
             metadata[name] = value
         entries = []
         for _ in range(tensors):
-            name, dims = self._string(), self._number("<u4")
+            name, dims = self._string(), self._number("I")
             if dims > 4:
                 raise self._damaged(f"tensor {name} of {dims} dimensions")
-            shape = tuple(self._number("<u8") for _ in range(dims))[::-1]
-            entries.append((name, shape, self._number("<u4"), self._number("<u8")))
+            shape = tuple(self._number("Q") for _ in range(dims))[::-1]
+            entries.append((name, shape, self._number("I"), self._number("Q")))
         alignment = metadata.get("general.alignment", 32)
         if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
             raise self._damaged(f"general.alignment = {alignment}, which is not a power of 2,")
@@ -149,13 +147,14 @@ class _Header:
         return self._number(_NUMBERS[kind])
 
     def _array(self) -> Any:
-        kind = self._number("<u4")
+        kind = self._number("I")
         if kind == _STRING:
             return self._strings(self._count(8))
         if kind not in _NUMBERS:
             raise self._damaged(f"an array of type {kind}")
-        dtype = np.dtype(_NUMBERS[kind])
-        return np.frombuffer(self._take(self._count(dtype.itemsize) * dtype.itemsize), dtype).tolist()
+        size = struct.calcsize(f"<{_NUMBERS[kind]}")
+        count = self._count(size)
+        return list(struct.unpack(f"<{count}{_NUMBERS[kind]}", self._take(count * size)))
 
     def _strings(self, count: int) -> list[str]:
         """Read `count` strings in one loop, for speed: a vocabulary and its merges are half a million of them."""
@@ -202,14 +201,13 @@ class _Header:
 
     def _count(self, least: int) -> int:
         """Read a number of items; each takes at least `least` bytes, so the rest of the file bounds the number."""
-        count: int = self._number("<u8")
+        count: int = self._number("Q")
         if count * least > len(self._data) - self._at:
             raise self._damaged(f"{count} items of {least} bytes or more")
         return count
 
     def _number(self, code: str) -> Any:
-        size = np.dtype(code).itemsize
-        return struct.unpack(_STRUCT[code], self._take(size))[0]
+        return struct.unpack(f"<{code}", self._take(struct.calcsize(f"<{code}")))[0]
 
     def _take(self, size: int) -> bytes:
         begin, self._at = self._at, self._at + size
@@ -219,9 +217,3 @@ class _Header:
 
     def _damaged(self, what: str) -> ConfigError:
         return ConfigError(f"{self._path} is damaged: {what} before byte {self._at}; download it again")
-
-
-_STRUCT = {
-    "u1": "<B", "i1": "<b", "<u2": "<H", "<i2": "<h", "<u4": "<I", "<i4": "<i", "<f4": "<f", "?": "<?", "<u8": "<Q",
-    "<i8": "<q", "<f8": "<d",
-}  # fmt: skip
