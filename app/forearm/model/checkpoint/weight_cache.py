@@ -119,7 +119,7 @@ def map_weights(executor: Packed, path: Path, key: str) -> bool:
 def save_weights(executor: Packed, path: Path, key: str, most_bytes: int | None = None) -> None:
     """Write the executor's weights to `path` and delete the oldest files; a warning is logged if that fails.
 
-    Steps may be computed meanwhile: another thread does it. Python waits for it at the end; an engine's process does not.
+    Steps may be computed meanwhile: a thread does it. Python waits for it at the end, an engine's process does not.
     most_bytes: of all files together; None: half of the disk space that is free without them.
     """
     threading.Thread(target=_save, args=(executor, path, key, most_bytes), name="weight cache").start()
