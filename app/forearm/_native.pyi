@@ -275,9 +275,9 @@ class Executor:
     def logits(self) -> Float32Array:
         """A copy of the last step's logits, float32 [logit_rows, vocab], for tests; of a pooled model of its rows,
         [logit_rows, hidden]."""
-    def pool(self, starts: Int32Array) -> Float32Array:
+    def pool(self, starts: Int32Array, head: int) -> Float32Array:
         """Vectors of a pooled model, float32 [texts, columns]: the mean of rows starts[i] .. starts[i + 1] - 1 of the
-        last step's (sums in double, in order), through the layers behind it.
+        last step's (sums in double, in order), through the layers of `head` behind it.
 
         starts: int32 [texts + 1].
         Raises: ValueError if a text has no rows, or more than the step had.

@@ -118,7 +118,8 @@ class PoolingPrompt(msgspec.Struct, array_like=True):
 
 
 class Embed(msgspec.Struct, tag=True, kw_only=True):
-    """Texts to be pooled. `task`: one vector (or one row of scores) each; token_embed: one for each token.
+    """Texts to be pooled. `task`: one vector (or one row of scores) each; token_embed, token_classify: a vector or a
+    weight for each token.
 
     `dimensions`: the number of values that vectors are cut to. `activate` False: the last layer's values, neither
     normalized to unit length nor made probabilities.
@@ -126,7 +127,7 @@ class Embed(msgspec.Struct, tag=True, kw_only=True):
 
     request_id: str
     prompts: list[PoolingPrompt]
-    task: Literal["embed", "classify", "token_embed"]
+    task: Literal["embed", "classify", "token_embed", "token_classify"]
     dimensions: int | None = None
     activate: bool = True
     priority: int = 0

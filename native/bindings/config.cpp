@@ -159,8 +159,12 @@ MatrixSpec matrix_of(const py::handle& matrix) {
 
 DenseKind dense_of(const py::handle& dense) {
   const auto activation = dense.attr("activation").cast<std::string>();
-  return {dense.attr("outputs").cast<int64_t>(), dense.attr("bias").cast<bool>(),
-          !dense.attr("norm").cast<std::string>().empty(), activation_of(activation), activation == "tanh"};
+  return {dense.attr("outputs").cast<int64_t>(),
+          dense.attr("bias").cast<bool>(),
+          !dense.attr("norm").cast<std::string>().empty(),
+          activation_of(activation),
+          activation == "tanh",
+          dense.attr("head").cast<int64_t>()};
 }
 
 void read_kinds(const py::object& from, Config& c) {

@@ -134,13 +134,13 @@ py::array_t<float> logits(Executor& executor) {
   return out;
 }
 
-py::array_t<float> pool(Executor& executor, const Array<int32_t>& starts) {
+py::array_t<float> pool(Executor& executor, const Array<int32_t>& starts, int64_t head) {
   const int64_t texts = std::max<int64_t>(length("starts", starts) - 1, 0);
-  py::array_t<float> out({texts, executor.config().pooled_columns()});
+  py::array_t<float> out({texts, executor.config().pooled_columns(head)});
   float* to = out.mutable_data();
   const int32_t* from = starts.data();
   const py::gil_scoped_release release;
-  executor.pool(from, texts, to);
+  executor.pool(from, texts, head, to);
   return out;
 }
 
@@ -217,7 +217,7 @@ void bind_executor(py::module_& module) {
       .def("record_inputs", &Executor::record_inputs)
       .def("inputs", &inputs, "part"_a)
       .def("logits", &logits)
-      .def("pool", &pool, "starts"_a.noconvert());
+      .def("pool", &pool, "starts"_a.noconvert(), "head"_a);
   bind_sampling(executor);
   bind_modules(executor);
 }

@@ -142,7 +142,10 @@ void check_matrices(const Config& c) {
 
 void check_pooling(const Config& c) {
   in_range("token_types", c.token_types, 0, 1024);
-  for (const DenseKind& dense : c.dense) in_range("outputs of a dense layer", dense.outputs, 1, kLargest);
+  for (const DenseKind& dense : c.dense) {
+    in_range("outputs of a dense layer", dense.outputs, 1, kLargest);
+    in_range("head of a dense layer", dense.head, 0, 63);
+  }
   if (c.bidirectional && !c.pooled) refuse("bidirectional attention needs whole prompts: pooled");
   if (c.pooled && !c.tied_head) refuse("a pooled model has no head: tied_head");
   if (!c.dense.empty() && !c.pooled) refuse("dense layers stand behind pooling: pooled");
@@ -208,6 +211,13 @@ const LatentKind* Config::latent() const {
   for (const LayerKind& layer : layers)
     if (const auto* kind = layer.mixer_as<LatentKind>()) return kind;
   return nullptr;
+}
+
+int64_t Config::pooled_columns(int64_t head) const {
+  int64_t columns = hidden;
+  for (const DenseKind& one : dense)
+    if (one.head == head) columns = one.outputs;
+  return columns;
 }
 
 bool Config::has_states() const {

@@ -182,7 +182,8 @@ struct DenseKind {
   int64_t outputs;
   bool bias, norm;
   Activation activation;
-  bool tanh;  // tanh takes the place of `activation`
+  bool tanh;         // tanh takes the place of `activation`
+  int64_t head = 0;  // layers of one head follow each other; the first of each reads the pooled row
 };
 
 struct Config {
@@ -240,7 +241,8 @@ struct Config {
   const LatentKind* latent() const;
   // Columns of a row that a step returns.
   int64_t out_columns() const { return pooled ? hidden : vocab_size; }
-  int64_t pooled_columns() const { return dense.empty() ? hidden : dense.back().outputs; }
+  // Values of a vector of a head of the pooling; of a head without layers: of a row.
+  int64_t pooled_columns(int64_t head) const;
   bool norm_before() const { return norm_placement != NormPlacement::post; }
   bool norm_after() const { return norm_placement != NormPlacement::pre; }
 };

@@ -148,7 +148,7 @@ void Executor::score(const int32_t* rows, const int32_t* tokens, int64_t lines, 
   });
 }
 
-void Executor::pool(const int32_t* starts, int64_t texts, float* out) {
+void Executor::pool(const int32_t* starts, int64_t texts, int64_t head, float* out) {
   check_pooled(true);
   for (int64_t i = 0; i < texts; ++i)
     if (starts[i] < (i ? starts[i - 1] + 1 : 0) || starts[i + 1] <= starts[i] || starts[i + 1] > logit_rows_)
@@ -158,7 +158,7 @@ void Executor::pool(const int32_t* starts, int64_t texts, float* out) {
   std::atomic<int64_t> next{0};
   pool_.run([&](int member) {
     for (int64_t i = next++; i < texts; i = next++)
-      pooling_.pool(member, scratch_.logits, {starts[i], starts[i + 1]}, out + i * config_.pooled_columns());
+      pooling_.pool(member, scratch_.logits, {starts[i], starts[i + 1]}, head, out + i * config_.pooled_columns(head));
   });
 }
 

@@ -64,9 +64,10 @@ class Executor {
   void sample(const SamplingColumns& sampling, const SampledColumns& out);
   void score(const int32_t* rows, const int32_t* tokens, int64_t lines, const ScoredColumns& out);
 
-  // Pools rows starts[i] .. starts[i + 1] - 1 of the last step for each text, to out [texts, Config::pooled_columns()].
+  // Pools rows starts[i] .. starts[i + 1] - 1 of the last step for each text, to out
+  // [texts, Config::pooled_columns(head)], through the layers of `head`.
   // Throws std::invalid_argument if these are not rows of the step, or a text has none.
-  void pool(const int32_t* starts, int64_t texts, float* out);
+  void pool(const int32_t* starts, int64_t texts, int64_t head, float* out);
 
   const Config& config() const { return config_; }
   const Ranks& ranks() const { return ranks_; }

@@ -1,15 +1,17 @@
 #include "model/pooling.h"
 
 #include <algorithm>
+#include <map>
 #include <string>
 
 namespace forearm {
 
 Pooling::Pooling(const Config& config, const Weights& weights, int threads)
     : c_(config), weights_(weights), width_(round_up(config.hidden, kPanel)) {
-  int64_t k = c_.hidden;
+  std::map<int64_t, int64_t> widths;  // of the vectors behind the layers so far, by head
   for (size_t i = 0; i < c_.dense.size(); ++i) {
     const int64_t outputs = c_.dense[i].outputs;
+    int64_t& k = widths.try_emplace(c_.dense[i].head, c_.hidden).first->second;
     layers_.push_back(&weights.linear("dense." + std::to_string(i), outputs, k));
     width_ = std::max(width_, round_up(outputs, kPanel));
     k = outputs;
@@ -17,7 +19,7 @@ Pooling::Pooling(const Config& config, const Weights& weights, int threads)
   if (c_.pooled) rooms_.assign(static_cast<size_t>(threads), std::vector<float>(static_cast<size_t>(2 * width_)));
 }
 
-void Pooling::pool(int member, const Operand& rows, Range part, float* out) {
+void Pooling::pool(int member, const Operand& rows, Range part, int64_t head, float* out) {
   std::vector<float>& room = rooms_[static_cast<size_t>(member)];
   float *from = room.data(), *to = from + width_;
   for (int64_t first = 0; first < c_.hidden; first += kPanel) {
@@ -31,11 +33,12 @@ void Pooling::pool(int member, const Operand& rows, Range part, float* out) {
       from[first + i] = static_cast<float>(sums[i] / static_cast<double>(part.size()));
   }
   for (size_t layer = 0; layer < c_.dense.size(); ++layer) {
+    if (c_.dense[layer].head != head) continue;
     std::fill(to, to + width_, 0.0f);
     apply(layer, from, to);
     std::swap(from, to);
   }
-  std::copy_n(from, c_.pooled_columns(), out);
+  std::copy_n(from, c_.pooled_columns(head), out);
   std::fill(room.begin(), room.end(), 0.0f);
 }
 

@@ -11,9 +11,10 @@ class Pooling {
   // The config and weights must outlive this.
   Pooling(const Config& config, const Weights& weights, int threads);
 
-  // Writes the mean of rows [part.begin, part.end), passed through all layers, to `out`, Config::pooled_columns() long.
+  // Writes the mean of rows [part.begin, part.end), passed through the layers of `head`, to `out`,
+  // Config::pooled_columns(head) long.
   // Sums run over the rows in order, in double: a text's vector depends only on its own rows.
-  void pool(int member, const Operand& rows, Range part, float* out);
+  void pool(int member, const Operand& rows, Range part, int64_t head, float* out);
 
  private:
   void apply(size_t layer, float* from, float* to) const;

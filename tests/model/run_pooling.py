@@ -26,6 +26,7 @@ from forearm.engine.pooling import PoolingStepper, PoolingTerms
 from forearm.engine.sequence import Slice
 from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.checkpoint.weights import load_native
+from forearm.model.pooling.pooled_checkpoint import pooled_columns
 from forearm.model.pooling.pooling import PoolingAsked, pooling_plan
 from forearm.model.quantization.quantization import Asked
 
@@ -80,8 +81,7 @@ def pooler(run: Run, threads: int) -> Pooler:
     executor = NativeExecutor(native, checkpoint)
     executor.allocate(-(-tokens // 32) + texts, texts)
     model = checkpoint.config
-    columns = model.dense[-1].outputs if model.dense else model.hidden
-    return Pooler(executor, PoolingTerms(plan, columns, model.token_types), model.vocab_size)
+    return Pooler(executor, PoolingTerms(plan, pooled_columns(model), model.token_types), model.vocab_size)
 
 
 def main(job: str, out: str) -> None:

@@ -106,7 +106,7 @@ void step(Executor& executor, int64_t first, int64_t end, Logits& out) {
   executor.forward({count, texts, count, tokens.data(), positions.data(), starts.data(), block_starts.data(),
                     static_cast<int64_t>(blocks.size()), blocks.data(), rows.data(), typed ? types.data() : nullptr});
   Logits pooled(static_cast<size_t>(texts * kVocab));
-  executor.pool(starts.data(), texts, pooled.data());
+  executor.pool(starts.data(), texts, 0, pooled.data());
   out.insert(out.end(), pooled.begin(), pooled.end());
 }
 

@@ -91,9 +91,9 @@ class NativeExecutor:
         """Return the last step's rows, float32 [rows, columns]: logits, or last hidden states where the model pools."""
         return self._native.logits()
 
-    def pool(self, starts: Int32Array) -> Float32Array:
-        """Return a vector for each text, of the rows starts[i] .. starts[i + 1] - 1."""
-        return self._native.pool(starts)
+    def pool(self, starts: Int32Array, head: int) -> Float32Array:
+        """Return a vector for each text, of the rows starts[i] .. starts[i + 1] - 1, through the layers of `head`."""
+        return self._native.pool(starts, head)
 
     def sample(self, sampling: Sampling) -> Sampled:
         """Choose a token for each line from the last step's logits."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, groupby, pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -15,7 +15,7 @@ from forearm.engine.metrics.step_trace import StepTrace
 from forearm.engine.sequence import PooledRows, PoolingTask, Slice
 from forearm.engine.step import SliceOutcome
 from forearm.errors import EngineFailed, InvalidRequest
-from forearm.model.pooling.pooling import Pool, PoolingPlan
+from forearm.model.pooling.pooling import Finish, Pool, PoolingPlan
 from forearm.wire import Embed
 
 MAX_TEXTS = 4096  # per message: OpenAI's limit of 2048 inputs, as pairs
@@ -59,9 +59,10 @@ def pooling_task(embed: Embed, terms: PoolingTerms, vocab_size: int, max_model_l
                 raise InvalidRequest(f"a text has token id {token}; the vocabulary has {vocab_size} tokens", "input")
         if not 0 <= prompt.second < len(ids):
             raise InvalidRequest(f"second is {prompt.second}; it is not the start of a second text", "input")
-    by_token = embed.task == "token_embed"
+    by_token = embed.task in ("token_embed", "token_classify")
     rows = "all" if by_token else _ROWS[terms.plan.pool]
-    return PoolingTask(embed.prompts, in_turns, rows, by_token, embed.dimensions, embed.activate)
+    head = terms.plan.token_heads.get(embed.task)
+    return PoolingTask(embed.prompts, in_turns, rows, by_token, head, embed.dimensions, embed.activate)
 
 
 class PoolingExecutor(Protocol):
@@ -80,8 +81,8 @@ class PoolingExecutor(Protocol):
         """Copy the states in one slot to another."""
         ...
 
-    def pool(self, starts: Int32Array) -> Float32Array:
-        """Return a vector for each text, of the rows starts[i] .. starts[i + 1] - 1."""
+    def pool(self, starts: Int32Array, head: int) -> Float32Array:
+        """Return a vector for each text, of the rows starts[i] .. starts[i + 1] - 1, through the layers of `head`."""
         ...
 
 
@@ -106,42 +107,57 @@ class PoolingStepper:
         rows = [len(piece.scores) for piece in slices]
         lengths = [[1] * n if task.by_token else [n] for n, task in zip(rows, tasks, strict=True)]
         starts = int32(accumulate(chain.from_iterable(lengths), initial=0))
+        ends = pairwise(accumulate(map(len, lengths), initial=0))
         self.trace.part("forward")
         self.executor.forward(batch)
         self.trace.part("pool")
-        pooled = self.executor.pool(starts)
         outcomes: list[SliceOutcome] = []
-        ends = accumulate(map(len, lengths), initial=0)
-        for piece, task, (first, end) in zip(slices, tasks, pairwise(ends), strict=True):
-            vector = pooled[first:end] if task.by_token else pooled[first]
-            failed = None
-            if not np.isfinite(vector).all():
-                failed = EngineFailed(
-                    f"request {piece.sequence.request.request_id}: the model's output has a NaN or an infinity; "
-                    "it has no valid result"
-                )
-            else:
-                vector = finish_vector(vector, self._terms.plan, task.dimensions, task.activate)
-            outcomes.append(SliceOutcome(piece, [], [], failed, vector))
+        pieces = zip(slices, tasks, ends, strict=True)
+        for number, group in groupby(pieces, key=lambda one: one[1].head.dense.head if one[1].head else 0):
+            members = list(group)
+            first, last = members[0][2][0], members[-1][2][1]
+            pooled = self.executor.pool(starts[first : last + 1], number)
+            for piece, task, (begin, end) in members:
+                outcomes.append(self._outcome(piece, task, pooled[begin - first : end - first]))
         return outcomes
 
+    def _outcome(self, piece: Slice, task: PoolingTask, vectors: Float32Array) -> SliceOutcome:
+        """Return the outcome of a text. vectors: float32 [1, columns], or [tokens, columns] of a task by token."""
+        found = vectors if task.by_token else vectors[0]
+        if task.head is not None:
+            found = vectors[task.head.kept(task.texts[piece.sequence.index].token_ids)]
+        if not np.isfinite(found).all():
+            failed = EngineFailed(
+                f"request {piece.sequence.request.request_id}: the model's output has a NaN or an infinity; "
+                "it has no valid result"
+            )
+            return SliceOutcome(piece, [], [], failed, found)
+        own = self._terms.plan.finish if task.head is None else task.head.finish
+        vector = finish_vector(found, self._terms.plan, own, task.dimensions, task.activate)
+        return SliceOutcome(piece, [], [], None, vector)
 
-def finish_vector(vector: Float32Array, plan: PoolingPlan, dimensions: int | None, activate: bool) -> Float32Array:
-    """Return the vector truncated to `dimensions` (matryoshka), then normalized or turned into probabilities.
 
-    vector: [columns] or [tokens, columns]. Sums are float64 and over one text's values alone.
+def finish_vector(
+    vector: Float32Array, plan: PoolingPlan, finish: Finish, dimensions: int | None, activate: bool
+) -> Float32Array:
+    """Return the vector truncated to `dimensions` (matryoshka), then normalized or made probabilities or weights.
+
+    vector: [columns] or [tokens, columns]; weights of tokens ("relu") become [tokens]. Sums are float64 and over one
+    text's values alone.
     """
     wide = vector.astype(np.float64)
     if plan.from_tokens:
         wide = wide[..., 1:2] - wide[..., 0:1]
-    wide = wide[..., :dimensions]
-    if activate and plan.finish == "normalize":
+    wide = wide[..., 0] if finish == "relu" else wide[..., :dimensions]
+    if activate and finish == "normalize":
         wide = wide / np.maximum(np.sqrt((wide * wide).sum(axis=-1, keepdims=True)), 1e-12)
-    elif activate and plan.finish == "sigmoid":
+    elif activate and finish == "sigmoid":
         wide = 1 / (1 + np.exp(-np.clip(wide, -700, 700)))
-    elif activate and plan.finish == "softmax":
+    elif activate and finish == "softmax":
         wide = np.exp(wide - wide.max(axis=-1, keepdims=True))
         wide = wide / wide.sum(axis=-1, keepdims=True)
+    elif activate and finish == "relu":
+        wide = np.maximum(wide, 0)
     return wide.astype("<f4")
 
 

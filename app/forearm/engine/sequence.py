@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 from forearm.engine.constraints.grammar import Matcher
 from forearm.engine.constraints.output_constraint import Constraint
 from forearm.engine.constraints.repetition import Repetition
+from forearm.model.pooling.token_heads import TokenHead
 from forearm.wire import PoolingPrompt, PositionLogprobs, SamplingParams
 
 # (due, order of arrival, index of the output): the lower goes first, and no two are equal.
@@ -39,7 +40,8 @@ class PoolingTask:
 
     in_turns    the texts alternate with those of other requests: a query does not wait for thousands of documents
     rows        the tokens whose last hidden states are pooled, or returned one by one
-    by_token    return a vector for each token instead of one for the text
+    by_token    return an output for each token instead of one for the text
+    head        makes the outputs of tokens; None: the model's own
     dimensions  length to truncate vectors to; None: their full length
     activate    normalize vectors, turn scores into probabilities
     """
@@ -48,6 +50,7 @@ class PoolingTask:
     in_turns: bool
     rows: PooledRows
     by_token: bool
+    head: TokenHead | None
     dimensions: int | None
     activate: bool
 

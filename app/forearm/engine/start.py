@@ -31,6 +31,7 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.hub import find_model
 from forearm.model.checkpoint.weights import load_native
+from forearm.model.pooling.pooled_checkpoint import pooled_columns
 from forearm.model.pooling.pooling import PoolingPlan, asked_of, pooling_plan
 from forearm.wire import Embed, ModelFacts, PoolingPrompt, SamplingParams, Submit
 
@@ -233,7 +234,7 @@ def terms_of(
     model = checkpoint.config
     pooling = None
     if plan is not None:
-        pooling = PoolingTerms(plan, model.dense[-1].outputs if model.dense else model.hidden, model.token_types)
+        pooling = PoolingTerms(plan, pooled_columns(model), model.token_types)
         log.info(
             "%s of %d values from texts of up to %d tokens, %s pooling",
             "vectors" if plan.kind == "embed" else "scores", pooling.columns, checkpoint.max_model_len, plan.pool,

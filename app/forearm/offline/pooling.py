@@ -82,7 +82,8 @@ class PoolingCalls:
         use_tqdm: Bars = True,
         pooling_task: str | None = None,
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
-        """Return the model's output for each text; `pooling_task` token_embed: a vector for each token.
+        """Return the model's output for each text; `pooling_task` token_embed: a vector for each token; token_classify:
+        bge-m3's weight of each token.
 
         Raises: InvalidRequest if the model does not do that, or a text is too long.
         """
@@ -99,7 +100,7 @@ class PoolingCalls:
         use_tqdm: Bars = True,
         pooling_params: PoolingParams | None = None,
     ) -> list[PoolingRequestOutput[ScoringOutput]]:
-        """Score pairs of texts, 1:1, 1:N or N:N: by a cross-encoder, or by their vectors.
+        """Score pairs of texts, 1:1, 1:N or N:N: by a cross-encoder, or by the outputs of `pooling_params.task`.
 
         Raises: InvalidRequest if the numbers of texts do not match, or the model has several labels.
         """
@@ -112,9 +113,13 @@ class PoolingCalls:
         limit = self._limit(params, truncate_prompt_tokens)
         if plan.kind == "embed":
             texts = list(dict.fromkeys(text for pair in pairs for text in pair))
-            pooled = self._run_texts([self._text(text, limit) for text in texts], plan.tasks[0], DEFAULT, use_tqdm)
+            task: Any = plan.tasks[0] if params.task in (None, "score") else params.task
+            pooled = self._run_texts([self._text(text, limit) for text in texts], task, DEFAULT, use_tqdm)
             by_text = dict(zip(texts, pooled, strict=True))
-            scores = similarities([(by_text[one].outputs.data, by_text[two].outputs.data) for one, two in pairs])
+            ids, outputs = [one.prompt_token_ids for one in pooled], [one.outputs.data for one in pooled]
+            compared = plan.comparable(task, ids, outputs, self._tokenizer.special_ids)
+            own = dict(zip(texts, compared, strict=True))
+            scores = similarities([(own[one], own[two]) for one, two in pairs])
             return [_with(by_text[two], ScoringOutput(one)) for (_, two), one in zip(pairs, scores, strict=True)]
         if len(plan.labels) != 1:
             raise InvalidRequest(f"the model has {len(plan.labels)} labels; a score needs exactly one")

@@ -22,12 +22,12 @@ class PoolingParams:
     dimensions: int | None = None
     use_activation: bool | None = None
     truncate_prompt_tokens: int | None = None
-    task: Literal["embed", "classify", "score", "token_embed"] | None = None
+    task: Literal["embed", "classify", "score", "token_embed", "token_classify"] | None = None
 
 
 @dataclass(frozen=True)
 class PoolingOutput:
-    """float32 [columns], or [tokens, columns] of task token_embed."""
+    """float32 [columns]; [tokens, columns] of task token_embed; [tokens] of token_classify."""
 
     data: npt.NDArray[np.float32]
 

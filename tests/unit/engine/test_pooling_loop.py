@@ -20,7 +20,9 @@ from forearm.engine.metrics.step_trace import StepTrace
 from forearm.engine.pooling import PoolingStepper, PoolingTerms, finish_vector
 from forearm.engine.scheduler import StepLimits
 from forearm.errors import EngineFailed
-from forearm.model.pooling.pooling import PoolingPlan
+from forearm.model.families.config import Dense
+from forearm.model.pooling.pooling import PoolingPlan, Task
+from forearm.model.pooling.token_heads import TokenHead
 
 COLUMNS = 3
 BROKEN, NAN = 98, 99  # tokens
@@ -45,8 +47,8 @@ class TokenSums:
         all_rows[tokens == NAN] = np.nan
         self._rows = all_rows[rows]
 
-    def pool(self, starts: Any) -> Any:
-        return np.stack([self._rows[a:b].mean(axis=0) for a, b in pairwise(starts)])
+    def pool(self, starts: Any, head: int) -> Any:
+        return np.stack([self._rows[a:b].mean(axis=0) for a, b in pairwise(starts)]) + np.float32(1000 * head)
 
 
 class Engine:
@@ -93,6 +95,23 @@ class Engine:
         return sum(
             s.value for f in families for s in f.samples if s.name == sample and labels.items() <= s.labels.items()
         )
+
+
+def test_tasks_with_heads_of_their_own_share_a_step() -> None:
+    weights = TokenHead(Dense(COLUMNS, "w", head=2), Path(), "relu", first=7, last=8)
+    vectors = TokenHead(Dense(COLUMNS, "v", head=1), Path(), "normalize", first=7)
+    heads: dict[Task, TokenHead] = {"token_embed": vectors, "token_classify": weights}
+    engine = Engine(PoolingPlan("embed", "mean", "none", token_heads=heads))
+    engine.ask("a", [7, 2, 8])
+    engine.ask("b", [7, 3, 8], task="token_classify")
+    engine.ask("c", [7, 4, 8], task="token_embed", activate=False)
+
+    engine.run()
+
+    assert engine.sums.steps == [[[7, 2, 8], [7, 3, 8], [7, 4, 8]]]
+    assert engine.vectors("a") == [[pytest.approx(17 / 3), 1.0, 0.0]]
+    assert engine.vectors("b") == [[2003.0]]
+    assert engine.vectors("c") == [[1004.0, 1001.0, 1000.0, 1008.0, 1002.0, 1000.0]]
 
 
 def test_texts_of_several_requests_share_steps_in_order_as_many_as_fit() -> None:
@@ -290,7 +309,7 @@ def test_what_stands_behind_the_last_layer() -> None:
     vector = np.array([3.0, 4.0, 12.0], np.float32)
 
     def made(plan: PoolingPlan, dimensions: int | None = None, activate: bool = True) -> list[float]:
-        found: list[float] = finish_vector(vector, plan, dimensions, activate).tolist()
+        found: list[float] = finish_vector(vector, plan, plan.finish, dimensions, activate).tolist()
         return found
 
     unit = PoolingPlan("embed", "mean", "normalize")

@@ -160,6 +160,23 @@ def test_a_colbert_without_its_projection_is_refused(tmp_path: Path) -> None:
         plan(tmp_path)
 
 
+def test_a_bge_m3_without_its_heads_is_refused_only_if_it_is_said_to_be_one(tmp_path: Path) -> None:
+    write(tmp_path, ENCODERS["bge-m3"])
+
+    assert plan(tmp_path).tasks == ("embed", "token_embed")
+    with pytest.raises(ConfigError, match=r"sparse_linear\.pt and colbert_linear\.pt"):
+        plan(tmp_path, hf_overrides={"architectures": ["BgeM3EmbeddingModel"]})
+
+
+def test_heads_of_another_width_are_no_bge_m3_s(tmp_path: Path) -> None:
+    write(tmp_path, ENCODERS["bge-m3"])
+    torch.save(torch.nn.Linear(1024, 1).state_dict(), tmp_path / "sparse_linear.pt")
+    torch.save(torch.nn.Linear(1000, 8).state_dict(), tmp_path / "colbert_linear.pt")
+
+    with pytest.raises(ConfigError, match=r"colbert_linear\.pt has .* weight \[rows, 1024\]"):
+        plan(tmp_path)
+
+
 def test_positions_of_xlm_roberta_begin_behind_the_padding_token(tmp_path: Path) -> None:
     config = read_config(write(tmp_path, ENCODERS["bge-m3"]), pooled=True)
 

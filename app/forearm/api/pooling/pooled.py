@@ -58,7 +58,7 @@ class PoolingHeading:
 
 @dataclass(frozen=True)
 class PooledOutputs:
-    """The pooled outputs of a request's texts: float32 [columns] each, or [tokens, columns]."""
+    """The pooled outputs of a request's texts: float32 [columns] each, [tokens, columns] or [tokens]."""
 
     head: PoolingHeading
     vectors: list[Vector32]
@@ -232,4 +232,4 @@ Pooling = Annotated[ServingPooling, service("pooling")]
 
 def _array(one: wire.Embedded, task: Task) -> Vector32:
     flat = np.frombuffer(one.vector, "<f4")
-    return flat.reshape(one.rows, -1) if task == "token_embed" else flat
+    return flat.reshape(one.rows, -1) if task == "token_embed" and len(flat) else flat

@@ -80,10 +80,14 @@ class ClassifyRequest(InputFields):
 
 
 class PairFields(PoolingFields):
-    """Fields that /score and /rerank share. max_tokens_*: the length to which each text is first cut; 0: uncut."""
+    """Fields that /score and /rerank share. max_tokens_*: the length to which each text is first cut; 0: uncut.
+
+    task: the outputs by which texts are compared, where the model has several; None: its default.
+    """
 
     max_tokens_per_query: Count = 0
     max_tokens_per_doc: Count = 0
+    task: Literal["classify", "embed", "token_embed", "token_classify"] | None = None
     instruction: PromptText | None = None
     chat_template_kwargs: JsonObject | None = None
 

@@ -113,14 +113,17 @@ async def _scores(
         raise InvalidRequest("instruction: this model has no place for one in its pairs; leave it out", "instruction")
     if plan.kind == "classify":
         prompts = await asyncio.to_thread(lambda: bounded(_pair_prompts(pooling, body, form, pairs)))
-        found = await pooling.pooled(request, body, prompts, prefix=prefix, task="classify")
+        found = await pooling.pooled(request, body, prompts, prefix=prefix, task=body.task or "classify")
         return found.head, [float(scores[0]) for scores in found.vectors]
     texts = list(dict.fromkeys(text for pair in pairs for text in pair))
     limits = {two: body.max_tokens_per_doc for _, two in pairs} | {one: body.max_tokens_per_query for one, _ in pairs}
     limited = [(text, limits[text]) for text in texts]
     prompts = await asyncio.to_thread(lambda: bounded(_prompts(pooling, body, plan, limited)))
-    found = await pooling.pooled(request, body, prompts, prefix=prefix, task=plan.tasks[0], activate=True)
-    vectors = dict(zip(texts, found.vectors, strict=True))
+    task = body.task or plan.tasks[0]
+    found = await pooling.pooled(request, body, prompts, prefix=prefix, task=task, activate=True)
+    ids, special = [one.token_ids for one in prompts], pooling.prompts.tokenizer.special_ids
+    outputs = plan.comparable(task, ids, found.vectors, special)
+    vectors = dict(zip(texts, outputs, strict=True))
     return found.head, similarities([(vectors[one], vectors[two]) for one, two in pairs])
 
 

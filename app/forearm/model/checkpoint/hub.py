@@ -22,7 +22,8 @@ DEMO_MODEL = Path(__file__).resolve().parents[2] / "demo_model"
 # consolidated files repeat the weights under other names. Subfolders belong to the model only where
 # sentence-transformers numbers them (1_Pooling).
 _TEXT = ["*.json", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt"]
-_ALLOW = ["*.safetensors", *_TEXT]
+_HEADS = ["sparse_linear.pt", "colbert_linear.pt"]  # of bge-m3 (token_heads.py)
+_ALLOW = ["*.safetensors", *_TEXT, *_HEADS]
 _TORCH = ["pytorch_model.bin", "pytorch_model-?????-of-?????.bin"]  # and their index, which _TEXT has
 IGNORED = ["[!0-9]*/*.safetensors", "[!0-9]*/*.json", "consolidated*"]
 _ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
@@ -51,7 +52,7 @@ def find_model(model: str, *, revision: str = "", download_dir: str = "", token:
         return find_file(folder, model, allow)
     if any(folder.glob("*.safetensors")):
         return folder
-    folder = _download(name, revision or "main", download_dir, token, [*_TEXT, *_TORCH])
+    folder = _download(name, revision or "main", download_dir, token, [*_TEXT, *_TORCH, *_HEADS])
     if not any(folder.glob("pytorch_model*.bin")):
         raise no_safetensors(model, revision or "main")
     return folder

@@ -109,14 +109,7 @@ def read_tensors(folder: Path) -> dict[str, StoredTensor]:
     """
     tensors: dict[str, StoredTensor] = {}
     for path in _files(folder):
-        if TORCH_FILE.fullmatch(path.name):
-            found = {
-                at.name: StoredTensor(at.name, path, at.dtype, at.shape, at.begin, at.end)
-                for at in read_torch_file(path)
-            }
-        else:
-            found = _read_header(path)
-        joined(tensors, found)
+        joined(tensors, read_torch(path) if TORCH_FILE.fullmatch(path.name) else _read_header(path))
     return tensors
 
 
@@ -218,6 +211,14 @@ def _indexed(path: Path, right: re.Pattern[str]) -> list[Path]:
         if not isinstance(name, str) or Path(name).name != name or not right.fullmatch(name):
             raise ConfigError(f"{path}: {name!r:.200} is not the name of a weight file ({right.pattern})")
     return [path.parent / name for name in sorted(set(names))]
+
+
+def read_torch(path: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of a file of torch.save, in the order of its bytes. Raises: ConfigError."""
+    return {
+        place.name: StoredTensor(place.name, path, place.dtype, place.shape, place.begin, place.end)
+        for place in read_torch_file(path)
+    }
 
 
 def _read_header(path: Path) -> dict[str, StoredTensor]:

@@ -203,7 +203,7 @@ class Dense:
     """A layer after pooling: activation(W x + bias), followed by a LayerNorm if `norm` names one.
 
     stored, norm: modules of the checkpoint. rows: if given, W is these rows of the output head, in ascending order (a
-    reranker's tokens "no" and "yes").
+    reranker's tokens "no" and "yes"). head: layers of one head follow each other, the first reads what is pooled.
     """
 
     outputs: int
@@ -212,6 +212,7 @@ class Dense:
     activation: DenseActivation = "none"
     norm: str = ""
     rows: tuple[int, ...] = ()
+    head: int = 0
 
 
 @dataclass(frozen=True)

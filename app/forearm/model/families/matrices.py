@@ -106,9 +106,11 @@ def matrices(config: ModelConfig) -> list[MatrixSpec]:
         found += _up_and_down(config, own, f"{at}experts.", "mlp.experts.{expert}.")
         if own.shared:
             found += _up_and_down(config, own.shared, f"{at}shared.", "mlp.shared_expert.")
+    widths: dict[int, int] = {}  # of the vectors behind the layers so far, by head
     for i, dense in enumerate(config.dense):
-        found.append(_single(f"dense.{i}", dense.stored, dense.outputs, width, "pooler", dense.bias))
-        width = dense.outputs
+        k = widths.get(dense.head, width)
+        found.append(_single(f"dense.{i}", dense.stored, dense.outputs, k, "pooler", dense.bias))
+        widths[dense.head] = dense.outputs
     return found
 
 

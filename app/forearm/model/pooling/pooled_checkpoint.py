@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from forearm.errors import ConfigError
-from forearm.model.checkpoint.shards import StoredTensor, read_tensors
+from forearm.model.checkpoint.shards import StoredTensor, read_tensors, read_torch
 from forearm.model.families.config import Dense, ModelConfig
 from forearm.model.families.keys import read_json
 from forearm.model.pooling.pooling import PoolingPlan
@@ -40,4 +40,15 @@ def with_pooling(
         for name, tensor in read_tensors(at).items():
             stored = f"{plan.dense[index].stored}.{name.rpartition('.')[2]}"
             tensors[stored] = replace(tensor, name=stored)
+    for head in plan.token_heads.values():
+        dense += (head.dense,)
+        for name, tensor in read_torch(head.file).items():
+            stored = f"{head.dense.stored}.{name}"
+            tensors[stored] = replace(tensor, name=stored)
     return replace(config, pooled=True, tied_head=True, head_bias=False, dense=dense), tensors
+
+
+def pooled_columns(config: ModelConfig) -> int:
+    """Return the number of values of a text's vector or scores."""
+    outputs = [dense.outputs for dense in config.dense if dense.head == 0]
+    return outputs[-1] if outputs else config.hidden

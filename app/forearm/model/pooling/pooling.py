@@ -6,14 +6,15 @@ text. Both the engine and the API make it, from the same folder.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from forearm.array_types import Float32Array
 from forearm.config.common import Common
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import read_tensors
@@ -23,12 +24,14 @@ from forearm.model.families.encoders import ENCODERS
 from forearm.model.families.keys import Keys, read_json
 from forearm.model.families.overrides import ROPE
 from forearm.model.pooling.sentence_transformers import SentenceModules, read_modules
+from forearm.model.pooling.token_heads import BGE_M3, TokenHead, bge_m3_heads, lexical_weights
 
 Kind = Literal["embed", "classify"]
-Task = Literal["embed", "classify", "token_embed"]
+Task = Literal["embed", "classify", "token_embed", "token_classify"]
 Pool = Literal["mean", "cls", "last"]
-# The step after the last layer: scaling to unit length, or a classifier's probabilities.
-Finish = Literal["none", "normalize", "sigmoid", "softmax"]
+# The step after the last layer: scaling to unit length, a classifier's probabilities, or weights of tokens.
+Finish = Literal["none", "normalize", "sigmoid", "softmax", "relu"]
+Comparable = Float32Array | dict[int, float]
 CLASSIFIER = "ForSequenceClassification"
 _ENCODER_DECODERS = ("ForConditionalGeneration", "WithLMHeadModel")
 COLBERT = "HF_ColBERT"
@@ -57,8 +60,9 @@ class PoolingPlan:
     dense: layers after pooling. dense_folders: folders of the layers that are not in the checkpoint itself, by index.
     labels: the classes of a classifier. dimensions: lengths that vectors may be cut to (matryoshka); (): none; None:
     any. late_interaction: each token has a vector of its own, and two texts are compared by all of theirs (ColBERT).
-    default_dimensions: the length of a request that gives none. max_tokens: the longest text, if the model's
-    authors give one. from_tokens: scores come from the output head's rows of these tokens.
+    token_heads: the heads of tasks that have their own. default_dimensions: the length of a request that gives none.
+    max_tokens: the longest text, if the model's authors give one. from_tokens: scores come from the output head's rows
+    of these tokens.
     """
 
     kind: Kind
@@ -74,13 +78,28 @@ class PoolingPlan:
     model_type: str = ""
     from_tokens: tuple[str, ...] = ()
     late_interaction: bool = False
+    token_heads: Mapping[Task, TokenHead] = field(default_factory=dict)
 
     @property
     def tasks(self) -> tuple[Task, ...]:
         """Return what the model does with a text, its default first."""
         if self.kind == "classify":
             return ("classify",)
-        return ("token_embed",) if self.late_interaction else ("embed", "token_embed")
+        if self.late_interaction:
+            return ("token_embed",)
+        return ("embed", "token_embed", "token_classify") if self.token_heads else ("embed", "token_embed")
+
+    def comparable(
+        self, task: Task, token_ids: list[list[int]], outputs: Sequence[Float32Array], special: Set[int]
+    ) -> list[Comparable]:
+        """Return what `similarities` compares texts by: their outputs, or the lexical weights that these stand for.
+
+        token_ids: of each text. special: tokens without a weight.
+        """
+        if task != "token_classify":
+            return list(outputs)
+        head = self.token_heads[task]
+        return [lexical_weights(ids, one, head, special) for ids, one in zip(token_ids, outputs, strict=True)]
 
 
 def pooling_plan(folder: Path, asked: PoolingAsked) -> PoolingPlan | None:
@@ -112,6 +131,9 @@ def pooling_plan(folder: Path, asked: PoolingAsked) -> PoolingPlan | None:
         plan = PoolingPlan("embed", "mean", "normalize", (dense,), late_interaction=True)
     else:
         plan = _classifier(keys) if _kind(keys, asked) == "classify" else _embedder(keys, modules)
+        if plan.kind == "embed" and keys.text("model_type") == "xlm-roberta":
+            heads = bge_m3_heads(folder, keys, _architecture(keys) == BGE_M3)
+            plan = replace(plan, token_heads=dict(zip(("token_embed", "token_classify"), heads, strict=False)))
     plan = replace(plan, model_type=keys.text("model_type"))
     return _configured(plan, asked.pooler_config or {})
 
@@ -255,15 +277,23 @@ def asked_of(config: Common) -> PoolingAsked:
     return PoolingAsked(config.runner, config.convert, config.pooler_config, config.hf_overrides)
 
 
-def similarities(pairs: Sequence[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]]) -> list[float]:
+def similarities(pairs: Sequence[tuple[Comparable, Comparable]]) -> list[float]:
     """Return the similarity of the texts of each pair, computed in float64: of one vector each, their cosine.
+
+    Of lexical weights, the sum of the products of shared tokens' (Chen et al. 2024, arXiv:2402.03216, section 3.2).
 
     Of vectors of tokens, [tokens, columns], the sum over the first text's tokens of the largest product with a token of
     the second (Khattab and Zaharia 2020, arXiv:2004.12832, section 3.3).
     """
-    if pairs[0][0].ndim == 2:
-        return [float((one.astype(np.float64) @ two.T.astype(np.float64)).max(axis=1).sum()) for one, two in pairs]
-    first, second = (np.array(side, np.float64) for side in zip(*pairs, strict=True))
-    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
-    found: list[float] = ((first * second).sum(axis=1) / np.maximum(lengths, 1e-12)).tolist()
+    found = list[float]()
+    for one, two in pairs:
+        if isinstance(one, dict) and isinstance(two, dict):
+            found.append(math.fsum(weight * two.get(token, 0.0) for token, weight in one.items()))
+            continue
+        first, second = np.asarray(one, np.float64), np.asarray(two, np.float64)
+        if first.ndim == 2:
+            found.append(float((first @ second.T).max(axis=1).sum()))
+        else:
+            lengths = float(np.linalg.norm(first) * np.linalg.norm(second))
+            found.append(float((first * second).sum()) / max(lengths, 1e-12))
     return found
