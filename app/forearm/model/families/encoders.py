@@ -135,6 +135,11 @@ def t5(inputs: FamilyInputs) -> ModelConfig:
     )
 
 
+def mt5(inputs: FamilyInputs) -> ModelConfig:
+    """mT5's encoder: T5's, trained on a hundred languages, with a gated feed-forward."""
+    return t5(inputs.with_defaults(d_ff=1024, num_layers=8, num_heads=6, feed_forward_proj="gated-gelu"))
+
+
 ENCODERS: dict[str, Callable[[FamilyInputs], ModelConfig]] = {
     "bert": bert_like.bert,
     "roberta": bert_like.roberta,
@@ -147,4 +152,5 @@ ENCODERS: dict[str, Callable[[FamilyInputs], ModelConfig]] = {
     "jina_embeddings_v3": bert_like.jina_v3,
     "mpnet": bert_like.mpnet,
     "t5": t5,
+    "mt5": mt5,
 }
