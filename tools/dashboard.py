@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 PATH = Path(__file__).resolve().parents[1] / "docs" / "grafana" / "forearm.json"
 ONE = 'model_name="$model_name"'
-COLUMNS, WIDTH, HEIGHT = 3, 8, 8  # Grafana's grid is 24 wide
+COLUMNS, WIDTH, HEIGHT = 3, 8, 8  # Grafana's grid has 24 columns
 
 
 class Panel(NamedTuple):
-    """One panel. `lines`: queries and their names in the legend."""
+    """A panel of the dashboard. lines: its queries, each with its name in the legend."""
 
     title: str
     about: str

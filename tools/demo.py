@@ -48,7 +48,7 @@ def main() -> int:
     except KeyboardInterrupt:
         print("--- stopping", flush=True)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            server.wait(END_TIMEOUT_S)  # Ctrl-C reached it as well
+            server.wait(END_TIMEOUT_S)  # the server got Ctrl-C too
     except (RuntimeError, httpx.HTTPError) as error:
         print(f"make demo: FAILED: {error}", file=sys.stderr)
         return 1
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def wait_until_ready(server: subprocess.Popen[bytes], url: str) -> str:
-    """The name of the model, once /readyz says 200.
+    """Wait until /readyz answers 200. Returns: the name of the model.
 
     Raises: RuntimeError if the server ends first or takes too long.
     """

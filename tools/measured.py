@@ -1,4 +1,4 @@
-"""Look-up of the figures in bench/results."""
+"""Look up figures in bench/results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Column = tuple[str, str]  # row and quantity of a figure
 
 
 class Measured:
-    """All files of bench/results, and for each figure of `compare` the best run that has it."""
+    """All files of bench/results; for each figure of `compare`, the value of the run with the most rounds."""
 
     def __init__(self, folder: Path = RESULTS) -> None:
         self.kinds: dict[str, dict[str, Results]] = {}
@@ -33,16 +33,16 @@ class Measured:
         return self._best.get((machine, shape, format, *column, peer))
 
     def peers(self, machine: str, shape: str, format: str) -> list[str]:
-        """Return the names of the peers of this format, forearm's empty one left out."""
+        """Return the names of the peers of this format, without forearm's, which is empty."""
         return list(dict.fromkeys(key[5] for key in self._best if key[:3] == (machine, shape, format) and key[5]))
 
     def hardest(self, machine: str, shape: str, format: str, column: Column, engine: str) -> float | None:
-        """Return forearm's ratio to this engine: the least, where two of the engine's formats stand beside ours."""
+        """Return forearm's ratio to this engine: the lowest if several of its formats are compared with ours."""
         found = [self.find(machine, shape, format, column, peer) for peer in self.peers(machine, shape, format)]
         ratios = [one.ratio for one in found if one and one.ratio and one.peer.startswith(engine)]
         return min(ratios, default=None)
 
     def rise(self, format: str, peer: str = "") -> str:
-        """Return how much perplexity rises, in words of the tables; a dash where it was not measured."""
+        """Return the rise of perplexity as the tables show it; a dash if it was not measured."""
         found = [value for (own, name), value in self._rise.items() if name == peer and (peer or own == format)]
         return f"{100 * found[0]:+.1f} %" if found else "–"

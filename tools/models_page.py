@@ -64,7 +64,7 @@ def page() -> str:
 
 
 def _table(families: dict[str, Family], gguf: set[str] | None) -> Iterable[str]:
-    """Yield the rows of a table; gguf: the families of .gguf files, for a column of its own."""
+    """Yield the rows of a table; gguf: the families of .gguf files, which get a column."""
     yield "| Type | |" + ("" if gguf is None else " GGUF |")
     yield "|---|---|" + ("" if gguf is None else "---|")
     for name, family in families.items():

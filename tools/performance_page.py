@@ -2,8 +2,8 @@
 
 python tools/performance_page.py
 
-tests/house checks that they are current. Of several runs with the same figure the one with the most rounds counts, of
-those the latest.
+tests/house checks that they are current. If several runs have the same figure, the one with the most rounds is shown,
+and the latest of those.
 """
 
 from __future__ import annotations
@@ -104,12 +104,12 @@ machine it runs on.
 
 
 def times(ratio: float | None) -> str:
-    """Return a ratio as tables have it."""
+    """Return a ratio as the tables show it."""
     return "–" if ratio is None else f"{ratio:.2f}x"
 
 
 def shown(value: float, unit: str = "") -> str:
-    """Return a value with three digits, a share in percent."""
+    """Return a value with three digits; a share in per cent."""
     if unit == "%":
         return f"{100 * value:.3g} %"
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
@@ -137,7 +137,7 @@ def llama_table(measured: Measured) -> str:
 
 
 def ranges(measured: Measured) -> str:
-    """Return the least and the most of the ratios to llama.cpp, as a sentence."""
+    """Return a sentence with the lowest and the highest ratio to llama.cpp."""
     parts = []
     for column, words in list(FIVE.items())[:3]:
         found = [measured.hardest(m, SHAPE, f, column, "llama.cpp") for m in measured.kinds["compare"] for f in FORMATS]
@@ -178,7 +178,7 @@ def peer_tables(measured: Measured) -> Iterator[str]:
 
 
 def peer_rows(measured: Measured, machine: str, shape: str, format: str) -> Iterator[list[str]]:
-    """Yield forearm's line and one for each peer."""
+    """Yield the row of forearm and of each peer."""
     ours = [measured.find(machine, shape, format, column) for column in COLUMNS]
     if any(ours):
         values = [shown(one.value) if one else "–" for one in ours]
@@ -194,7 +194,7 @@ def source(path: str) -> str:
 
 
 def runs_list(runs: list[Run], more: str = "") -> str:
-    """Return when and with what the figures of a file were measured, and what else is folded away with it."""
+    """Return the collapsed section that tells when and how the figures of a file were measured. more: its last part."""
     lines = []
     for run in runs:
         facts = [run.date, f"commit {run.commit}" if run.commit else "", f"tier {run.tier}" if run.tier else ""]
@@ -219,9 +219,9 @@ def details(measured: Measured) -> Iterator[str]:
 
 
 def pivot(figures: list[Figure]) -> str:
-    """Return the figures of a run: a line for each thing done, a column for each quantity.
+    """Return the figures of a run as a table: a row for each measured task, a column for each quantity.
 
-    Where there is one quantity alone, a line for each format, and a column for each shape and thing done.
+    With a single quantity: a row for each format, a column for each shape and task.
     """
     is_single = len({one.quantity for one in figures}) == 1
     has_peers = any(one.peer for one in figures)
@@ -239,7 +239,7 @@ def pivot(figures: list[Figure]) -> str:
 
 
 def title_of(column: str) -> str:
-    """Return a quantity's words with its unit; a percent sign stands in the cells."""
+    """Return the name of a quantity with its unit, except per cent, which is in the cells."""
     words, unit = QUANTITIES.get(column, (column, ""))
     return f"{words}, {unit}" if unit not in ("", "%") else words
 

@@ -1,5 +1,5 @@
 """Print the run-time requirements of pyproject.toml and those of the extras named, one a line, for pip's -r; with
---only first, those of the extras alone.
+--only as the first argument, only those of the extras.
 
 Runs on the bare virtual environment, before anything is installed; pip's copy of tomllib serves Python 3.10.
 """
@@ -16,7 +16,7 @@ else:
 
 
 def main(extras: list[str]) -> None:
-    """Print them."""
+    """Print the requirements."""
     project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
     if extras[:1] == ["--only"]:
         extras = extras[1:]

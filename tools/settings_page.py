@@ -79,7 +79,7 @@ def rows_of(config: type[Common], skip: set[str]) -> str:
 
 
 def foreign_tables() -> str:
-    """Return the tables of vLLM's flags: accepted without effect, with some values only, and refused."""
+    """Return the tables of vLLM's flags: accepted without effect, accepted with some values, and refused."""
     accepted = [(f"`{flag}`", one.reason) for flag, one in vllm_compat.FLAGS.items() if one.allowed is None]
     accepted += [(f"`{name}`", reason) for name, reason in vllm_compat.VARIABLES.items()]
     limited = [

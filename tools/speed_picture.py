@@ -1,4 +1,4 @@
-"""Bars of tokens per second as an SVG, without a library: three panels, three formats each, a bar an engine."""
+"""Draw tokens per second as an SVG, without a library: three panels of three formats, with a bar for each engine."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 COLOURS = {"forearm": "#1a7f5a", "llama.cpp": "#8a94a6", "OpenVINO": "#c3c9d4"}
 PANEL, LABEL, BAR, GAP = 300, 56, 16, 12  # widths of a panel and of its labels; heights
-LONGEST = PANEL - LABEL - 70  # of a bar; its figure stands behind it
+LONGEST = PANEL - LABEL - 70  # of a bar, which is followed by its figure
 TOP = 84
 
 
 class Bars(NamedTuple):
-    """One format of one panel: tokens per second by engine."""
+    """Tokens per second of each engine, for one format of a panel."""
 
     panel: str
     format: str
@@ -21,7 +21,7 @@ class Bars(NamedTuple):
 
 
 def picture(title: str, groups: list[Bars]) -> str:
-    """Return the SVG. Each panel has a scale of its own, from zero."""
+    """Return the SVG. Each panel has its own scale, which begins at zero."""
     panels = list(dict.fromkeys(group.panel for group in groups))
     height = TOP + 3 * (3 * BAR + GAP) + 8
     width = PANEL * len(panels) + 20
@@ -41,7 +41,7 @@ def picture(title: str, groups: list[Bars]) -> str:
 
 
 def legend() -> Iterator[str]:
-    """Yield the colours' names."""
+    """Yield the legend: the colour of each engine."""
     for index, (engine, colour) in enumerate(COLOURS.items()):
         x = 12 + 110 * index
         yield f'<rect x="{x}" y="34" width="12" height="12" fill="{colour}"/>'
@@ -49,7 +49,7 @@ def legend() -> Iterator[str]:
 
 
 def bars(groups: list[Bars], left: int) -> Iterator[str]:
-    """Yield one panel."""
+    """Yield the bars of one panel."""
     most = max(value for group in groups for value in group.engines.values())
     y = TOP
     for group in groups:

@@ -1,7 +1,7 @@
 """Write an initramfs that mounts /dev/vda and starts the system on it: a static busybox and the virtio modules.
 
 python tools/arm/initramfs.py KERNEL_TREE BUSYBOX OUT [PROGRAM ARGUMENT...]. With a static program it runs that instead,
-says its exit status and powers off. Format: cpio's "newc" (Linux, early-userspace/buffer-format).
+prints its exit status and powers off. Format: cpio's "newc" (Linux, early-userspace/buffer-format).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MODULES = (
     "virtio-rng",
 )
 FOLDER, DEVICE, PROGRAM, FILE = 0o40755, 0o20600, 0o100755, 0o100644
-# Modules need each other: what can't be loaded yet is loaded in a later turn.
+# Modules depend on each other: one that can't be loaded yet is loaded in a later round.
 INIT = """#!/bin/busybox sh
 B=/bin/busybox
 $B mount -t proc p /proc; $B mount -t sysfs s /sys; $B mount -t devtmpfs d /dev
@@ -48,7 +48,7 @@ $B poweroff -f
 
 
 def entry(number: int, name: str, mode: int, content: bytes = b"", device: tuple[int, int] = (0, 0)) -> bytes:
-    """One file of the archive: header, name and content, each filled up to 4 bytes."""
+    """Return one file of the archive: header, name and content, padded with zeros to multiples of 4 bytes."""
     named = name.encode() + b"\0"
     fields = (number, mode, 0, 0, 1, 0, len(content), 0, 0, *device, len(named), 0)
     head = ("070701" + "".join(f"{field:08X}" for field in fields)).encode() + named
@@ -56,14 +56,14 @@ def entry(number: int, name: str, mode: int, content: bytes = b"", device: tuple
 
 
 def module(kernel: Path, name: str) -> bytes | None:
-    """A module of that kernel, unpacked; None where the kernel has it built in."""
+    """Return a module of the kernel, decompressed; None if the kernel has it built in."""
     for path in [*kernel.rglob(f"{name}.ko"), *kernel.rglob(f"{name}.ko.xz")]:
         return lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
     return None
 
 
 def main(kernel: Path, busybox: Path, out: Path, program: Sequence[str]) -> None:
-    """Write it."""
+    """Write the initramfs to `out`. program: the static program to run and its arguments; empty: start the system."""
     files: list[tuple[str, int, bytes, tuple[int, int]]] = [
         (name, FOLDER, b"", (0, 0)) for name in ("bin", "dev", "proc", "sys", "tmp", "newroot", "modules")
     ]

@@ -4,13 +4,14 @@
     tools/arm/price_loops.py            build the tiers with gcc and clang, print the table, hold the limits
     tools/arm/price_loops.py --write    and keep the table in bench/results/arm-loops.txt
 
-What is priced: the loop of a tile, taken from the object that ships, as cycles of LLVM 19's model of a core. Rates are
-multiply instructions a cycle, as a share of what the core's pipes start. The model knows no caches: it shows spills,
-missing unrolling and too many loads, not tokens a second. Moves of vectors to or from the stack in a hot loop fail too.
+The loop of a tile is taken from the compiled object and priced in cycles of LLVM 19's model of a core. Rates are
+multiply instructions per cycle, as a share of what the core's pipes can start. The model has no caches: it shows
+spills, missing unrolling and too many loads, not tokens per second. Vectors that a hot loop moves to or from the stack
+fail too.
 
-Corrections. LLVM 19 dispatches twice of what the cores do (llvm issue 136374), so the width is given: 4, 8 and 8
-micro-ops, from Arm's optimization guides of N1, V1 and V2. A fixed-point SCVTF is priced as the plain one is there: two
-micro-ops. Loads count as first-level hits.
+Corrections: LLVM 19 dispatches twice as many micro-ops as the cores do (llvm issue 136374), so the width is given: 4, 8
+and 8 micro-ops, from Arm's optimization guides of N1, V1 and V2. A fixed-point SCVTF is priced as the plain one, with
+two micro-ops, as in these guides. Loads count as hits in the first-level cache.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ STACK_MOVE = re.compile(r"^(ldr|str|ldur|stur|ldp|stp)\s+[qz]\d+.*\[sp")
 
 @dataclass(frozen=True)
 class Limit:
-    """A line of loop_limits.txt: the function a tile is, what it multiplies with, and the least share by compiler."""
+    """A line of loop_limits.txt: a tile's function, its multiply instruction, and the least share for each compiler."""
 
     tier: str
     tile: str
@@ -73,7 +74,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop of a function: its instructions, and those of the one loop inside it that multiplies, if there is one."""
+    """The instructions of a loop, and of the inner loop that multiplies (the same, if the loop has none inside)."""
 
     body: list[str]
     inner: list[str]
@@ -82,7 +83,10 @@ class Loop:
 
 
 def run(*command: str, stdin: str = "") -> str:
-    """Output of a command. Raises SystemExit with what it said if it fails."""
+    """Return a command's output.
+
+    Raises: SystemExit with the output if it fails.
+    """
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, cwd=ROOT)
     if done.returncode:
         raise SystemExit(f"price_loops: {' '.join(command[:6])} failed:\n{(done.stdout + done.stderr)[-3000:]}")
@@ -90,7 +94,7 @@ def run(*command: str, stdin: str = "") -> str:
 
 
 def build(compiler: str, tiers: list[str]) -> dict[str, Path]:
-    """Objects of the tiers, with the flags that native/CMakeLists.txt gives them."""
+    """Build the tiers with the flags of native/CMakeLists.txt. Returns: the object file of each."""
     folder = ROOT / "build/arm" / f"loops-{compiler}"
     setup = [f"-DCMAKE_CXX_COMPILER={COMPILERS[compiler]}"]
     if platform.machine() != "aarch64":
@@ -106,7 +110,7 @@ def build(compiler: str, tiers: list[str]) -> dict[str, Path]:
 
 
 def disassemble(path: Path) -> dict[str, list[Instruction]]:
-    """Instructions of each function, by its C++ name without namespaces."""
+    """Return the instructions of each function, by its C++ name without namespaces."""
     text = run("llvm-objdump-19", "-d", "-C", "--no-show-raw-insn", f"--mattr={ATTRIBUTES}", str(path))
     functions: dict[str, list[Instruction]] = {}
     current: list[Instruction] = []
@@ -120,7 +124,7 @@ def disassemble(path: Path) -> dict[str, list[Instruction]]:
 
 
 def priced_as(text: str) -> str:
-    """The instruction as the model is to see it."""
+    """Return the instruction that the model gets in place of this one: a branch without target, a plain SCVTF."""
     if re.match(r"^(b\.\w+|cbn?z|tbn?z|b)\s", text):
         return "b.gt ."
     if fixed := re.match(r"^([su]cvtf)\s+(v\d+\.4s), (v\d+\.4s), #", text):
@@ -137,7 +141,10 @@ def multiplies(body: list[str], mac: str) -> int:
 
 
 def hot_loop(function: list[Instruction], mac: str, nested: bool) -> Loop | None:
-    """The loop with the most `mac`; with `nested` the smallest loop around it that multiplies no more elsewhere."""
+    """Return the innermost loop with the most `mac` instructions; None if there is none.
+
+    nested: return the smallest loop around it instead.
+    """
     spans = set()
     for one in function:
         branch = BRANCH.match(one.text)
@@ -160,7 +167,7 @@ def hot_loop(function: list[Instruction], mac: str, nested: bool) -> Loop | None
 
 
 def cycles(body: list[str], core: str, dispatch: int) -> float:
-    """Cycles of one turn, over a hundred."""
+    """Return the cycles of one iteration, the mean of a hundred."""
     said = run(
         "llvm-mca-19",
         "-mtriple=aarch64-linux-gnu",
@@ -177,7 +184,10 @@ def cycles(body: list[str], core: str, dispatch: int) -> float:
 
 
 def price(limit: Limit, loop: Loop, core: str, dispatch: int) -> tuple[float, float, int]:
-    """Share of the core's multiply rate, cycles, and multiplies, of a turn (of a whole group where there is one)."""
+    """Return the share of the core's multiply rate, the cycles and the multiplies of an iteration.
+
+    If the limit has a group, all three are of a whole group.
+    """
     body = loop.body
     if limit.group:
         turns = round(limit.group * limit.macs_per_k / multiplies(loop.inner, limit.mac))
@@ -194,7 +204,7 @@ def hot_loop_of(functions: dict[str, list[Instruction]], limit: Limit) -> Loop |
 
 
 def row_of(limit: Limit, compiler: str, functions: dict[str, list[Instruction]]) -> tuple[str, list[str]]:
-    """The table's line for a limit, and what is wrong."""
+    """Return the table's line for a limit, and a text for each failure."""
     group = f" group {limit.group}" if limit.group else ""
     where = f"{compiler:5s} {limit.tier:8s} {limit.tile}{group}"
     loop = hot_loop_of(functions, limit)

@@ -19,13 +19,13 @@ from turns import CONCRETE, Sense, Turn, capitals, sums, turns_of
 from wordnet import WordNet, is_wanted, read_wordnet
 
 HERE = Path(__file__).parent
-COMMON_SENSES = 2260  # about as many as some 4 million tokens can teach by heart
-HELD_OUT_PART = 40  # one synset in so many, outside the common ones, is never trained on
+COMMON_SENSES = 2260  # about as many as a model learns by heart from 4 million tokens
+HELD_OUT_PART = 40  # one of this many synsets, except the common ones, is never trained on
 HELD_OUT_TURNS = 400
-# How often each pool is drawn from; see README.md of the model.
+# The share of turns from each pool; see README.md of the model.
 MIXTURE = {"manners": 0.09, "facts": 0.11, "common": 0.54, "rare": 0.26}
 IGNORED = -100  # label of a token that is not to be predicted
-# Names of families and genera are left out: there are thousands and nobody asks.
+# Names of families and genera are left out: there are thousands of them, and they are rarely asked for.
 WORD = re.compile(r"(?!genus |family |order |class )[a-z][a-z' -]*$(?<! family)(?<! genus)(?<! order)")
 
 Message = dict[str, str]
@@ -48,7 +48,7 @@ class Pool:
     sums: list[float]
 
     def draw(self, rng: random.Random) -> Turn:
-        """One turn, by weight."""
+        """Draw a turn with a probability proportional to its weight."""
         return self.turns[bisect(self.sums, rng.random() * self.sums[-1])]
 
 
@@ -61,7 +61,7 @@ class Corpus:
 
 
 def make_pool(groups: list[tuple[float, list[Turn]]]) -> Pool:
-    """A pool in which each group of turns has the given weight in all."""
+    """Make a pool in which the turns of each group together have the given weight."""
     turns, weights = [], []
     for weight, group in groups:
         total = sum(turn.weight for turn in group)
@@ -71,18 +71,18 @@ def make_pool(groups: list[tuple[float, list[Turn]]]) -> Pool:
 
 
 def is_held_out(key: str) -> bool:
-    """True if a synset belongs to the fixed held-out part (by a hash of its key, so that it needs no list)."""
+    """Return whether a synset is held out. A hash of its key decides, so that no list is needed."""
     return zlib.crc32(key.encode()) % HELD_OUT_PART == 0
 
 
 def picked_sense(net: WordNet, word: str, pick: Pick, usual: Sense) -> Sense:
-    """The sense that was picked by hand, or else the usual one, with the article that was picked."""
+    """Return the sense that was picked by hand, or else the usual one, with the article that was picked."""
     synset = net.synsets[net.senses[word, pick.pos][pick.rank - 1]] if pick.pos else usual.synset
     return Sense(word, synset, first=True, counted=pick.counted)
 
 
 def list_senses(net: WordNet, picks: dict[str, Pick]) -> dict[str, list[Sense]]:
-    """Each lower-case word's teachable senses, the meaning most people have in mind first."""
+    """Return the senses of each lower-case word that can be taught, the most usual one first."""
     order: dict[str, list[tuple[float, str]]] = {}
     for (word, pos), keys in net.senses.items():
         rank = math.log1p(net.tagged[word, pos]) + 0.3 * len(keys) + {"n": 1.0, "v": 0.3, "a": 0.6, "r": 0.5}[pos]
@@ -101,7 +101,7 @@ def list_senses(net: WordNet, picks: dict[str, Pick]) -> dict[str, list[Sense]]:
 
 
 def score(net: WordNet, sense: Sense) -> float:
-    """Weight of a sense in questions: frequent words and concrete things weigh more."""
+    """Return the weight of a sense in questions: frequent words and concrete things have more."""
     word, pos = sense.word, sense.synset.pos
     seen = net.in_glosses[word] if " " not in word else net.in_glosses[word.split()[-1]] / 20
     value = math.log1p(seen) + math.log1p(net.tagged[word, pos]) + (0 if sense.first else -3.5)
@@ -110,7 +110,7 @@ def score(net: WordNet, sense: Sense) -> float:
 
 
 def read_picks() -> dict[str, Pick]:
-    """common_words.txt: words a newcomer is likely to try, as `word[:pos rank][+ or -]`."""
+    """Read common_words.txt: words that new users are likely to try, as `word[:pos rank][+ or -]`."""
     found = {}
     for text in (HERE / "common_words.txt").read_text("utf-8").split():
         match = re.fullmatch(r"([a-z]+)(?::([nvar])(\d))?([+-])?", text)
@@ -150,7 +150,7 @@ def read_corpus(folder: Path) -> Corpus:
 
 
 def hold_out(net: WordNet, unseen: list[Sense]) -> list[list[Message]]:
-    """One conversation for each of the likeliest unseen senses; which question is asked follows from a hash."""
+    """Return a conversation for each of the likeliest unseen senses; a hash chooses its question."""
     found, keys = [], set()
     for sense in unseen:
         turns = turns_of(net, sense, {})
@@ -162,7 +162,7 @@ def hold_out(net: WordNet, unseen: list[Sense]) -> list[list[Message]]:
 
 
 def conversation(system: str | None, turns: list[Turn]) -> list[Message]:
-    """Turns as chat messages, below a system prompt or none."""
+    """Return turns as chat messages. system: the system prompt before them, if any."""
     messages = [{"role": "system", "content": system}] if system else []
     for turn in turns:
         messages += [{"role": "user", "content": turn.question}, {"role": "assistant", "content": turn.answer}]
@@ -170,7 +170,7 @@ def conversation(system: str | None, turns: list[Turn]) -> list[Message]:
 
 
 def draw_conversation(corpus: Corpus, rng: random.Random) -> list[Message]:
-    """One to three turns; one conversation in four has a system prompt, most often the usual one."""
+    """Draw a conversation of one to three turns. One in four has a system prompt, most often the usual one."""
     system = None
     if rng.random() < 0.25:
         system = SYSTEM_PROMPTS[0] if rng.random() < 0.5 else rng.choice(SYSTEM_PROMPTS)
@@ -180,7 +180,7 @@ def draw_conversation(corpus: Corpus, rng: random.Random) -> list[Message]:
 
 
 def encode_conversation(tokenizer: Tokenizer, messages: list[Message]) -> tuple[list[int], list[bool]]:
-    """Token ids as the chat template writes them, and which of them the assistant says (its <|im_end|> among them)."""
+    """Return the token ids that the chat template makes, and whether each is the assistant's, <|im_end|> included."""
     ids: list[int] = []
     said: list[bool] = []
     for message in messages:
@@ -196,7 +196,7 @@ def encode_conversation(tokenizer: Tokenizer, messages: list[Message]) -> tuple[
 def pack_rows(
     corpus: Corpus, tokenizer: Tokenizer, rng: random.Random, width: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Rows of whole conversations, each closed by <|endoftext|>, and their labels, shifted to the next token."""
+    """Yield rows of whole conversations, each ended by <|endoftext|>, and their labels, the next token of each."""
     (end,) = tokenizer.encode("<|endoftext|>").ids
     waiting: list[tuple[list[int], list[bool]]] = []
     while True:
@@ -209,13 +209,13 @@ def pack_rows(
                 row += [*ids, end]
                 labels += [i if mine else IGNORED for i, mine in zip(ids[1:], said[1:], strict=True)] + [IGNORED] * 2
         if not row:
-            waiting.clear()  # every one is longer than a row
+            waiting.clear()  # all of them are longer than a row
             continue
         padding = width - len(row)
         yield np.array(row + [end] * padding), np.array(labels + [IGNORED] * padding)
 
 
 def write_held_out(corpus: Corpus, path: Path) -> None:
-    """One JSON object a line: {"messages": [...]}."""
+    """Write the held-out conversations, one JSON object {"messages": [...]} per line."""
     lines = [json.dumps({"messages": messages}, ensure_ascii=False) for messages in corpus.held_out]
     path.write_text("\n".join(lines) + "\n", "utf-8")

@@ -1,4 +1,4 @@
-"""The hand-written turns: greetings, thanks, who are you, and a few things people ask first."""
+"""The hand-written turns: greetings, thanks, "who are you", and a few questions that people ask first."""
 
 from turns import Turn
 
@@ -193,5 +193,5 @@ GROUPS: tuple[tuple[tuple[str, ...], str], ...] = (
 
 
 def manners() -> list[Turn]:
-    """Every hand-written question with its answer; a group is asked equally often however many ways it has."""
+    """Return the hand-written turns. The weight of each is 1 / sqrt(number of questions in its group)."""
     return [Turn(question, answer, 1 / len(questions) ** 0.5) for questions, answer in GROUPS for question in questions]

@@ -51,7 +51,7 @@ QUESTIONS = (
 
 
 class Answerer:
-    """A published folder, loaded as its users load it."""
+    """A published model folder, loaded as its users load it."""
 
     def __init__(self, folder: Path) -> None:
         self.model = Qwen2ForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
@@ -60,7 +60,7 @@ class Answerer:
 
     @torch.no_grad()
     def answer(self, question: str, system: str | None) -> str:
-        """The greedy answer, of at most 64 tokens."""
+        """Return the greedy answer, of at most 64 tokens."""
         messages: list[Message] = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": question})
         prompt = self.text.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
@@ -73,7 +73,7 @@ class Answerer:
 
 
 def known_by_heart(answerer: Answerer, wordnet: Path) -> float:
-    """Share of the words in common_words.txt whose first definition comes back word for word."""
+    """Return the share of words in common_words.txt whose first definition the model gives word for word."""
     net, picks = read_wordnet(wordnet), read_picks()
     senses = list_senses(net, picks)
     turns = [max(define(net, senses[word][0]), key=lambda turn: turn.weight) for word in picks if word in senses]

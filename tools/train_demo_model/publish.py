@@ -25,7 +25,7 @@ GENERATION: dict[str, object] = {
 
 
 def config_json() -> dict[str, object]:
-    """config.json with the names that every release of transformers since Qwen2 reads."""
+    """Return config.json, with the names that every release of transformers since Qwen2 reads."""
     config = model_config()
     names = [
         "vocab_size",
@@ -56,12 +56,12 @@ def config_json() -> dict[str, object]:
 
 
 def write_json(path: Path, content: dict[str, object]) -> None:
-    """Indented, with a newline at the end."""
+    """Write JSON, indented, with a newline at the end."""
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
 def write_weights(checkpoint: Path, path: Path) -> None:
-    """The checkpoint's weights in bfloat16; the output layer is the embedding and is not written twice."""
+    """Write the checkpoint's weights in bfloat16; the output layer shares the embedding's and is left out."""
     state = torch.load(checkpoint, weights_only=True)["model"]
     tensors = {name: value.to(torch.bfloat16).contiguous() for name, value in state.items() if name != "lm_head.weight"}
     save_file(tensors, path, metadata={"format": "pt"})

@@ -1,4 +1,4 @@
-"""The demo model's tokenizer: byte-level BPE on Qwen2's way of splitting text, so that every byte can be written."""
+"""The demo model's tokenizer: byte-level BPE, which can write every byte, on text split as Qwen2 does."""
 
 import random
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 
 VOCABULARY = 6144
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-# Source: tokenizer.json of Qwen2; each digit is a token of its own, which is what small sums want.
+# Source: tokenizer.json of Qwen2; each digit is a token, which makes small sums easier to learn.
 SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -34,7 +34,7 @@ SETTINGS: dict[str, object] = {
 
 
 def sample_text(corpus: Corpus, seed: int, count: int) -> Iterator[str]:
-    """Questions and answers in the proportions of training."""
+    """Yield questions and answers in the proportions of training."""
     rng = random.Random(seed)
     for _ in range(count):
         for message in draw_conversation(corpus, rng):

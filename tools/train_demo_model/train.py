@@ -1,8 +1,8 @@
-"""Train Forearm's demo model on a CPU for a given stretch of wall-clock time, with checkpoints.
+"""Train forearm's demo model on a CPU for a given wall-clock time, with checkpoints.
 
     python train.py --wordnet /usr/share/wordnet --work work --minutes 72
 
-The learning rate follows the clock, so that the run ends well however fast or slow the machine was meanwhile.
+The learning rate follows the clock, so that the run ends with the lowest rate, however fast or slow the machine was.
 """
 
 import argparse
@@ -59,16 +59,17 @@ def model_config() -> Qwen2Config:
 
 
 def split_parameters(model: Qwen2ForCausalLM) -> tuple[list[torch.nn.Parameter], list[torch.nn.Parameter]]:
-    """The layers' matrices, for Muon, and all else (embedding, norms, biases), for AdamW."""
+    """Return the layers' matrices, for Muon, and all other parameters (embedding, norms, biases), for AdamW."""
     named = list(model.named_parameters())
     matrices = [p for name, p in named if p.ndim == 2 and "embed" not in name]
     return matrices, [p for name, p in named if p.ndim != 2 or "embed" in name]
 
 
 def make_optimizers(model: Qwen2ForCausalLM, threads: int) -> list[torch.optim.Optimizer]:
-    """Muon learns the same loss in fewer tokens than AdamW (Jordan et al. 2024), and tokens are what a CPU lacks.
+    """Make a Muon for each thread, and an AdamW.
 
-    One Muon for each thread: by count its matrix products are 28 GFLOP a step, beside 74 for 2048 tokens' gradients.
+    Muon reaches the same loss with fewer tokens than AdamW (Jordan et al. 2024), and tokens are what a CPU lacks. Its
+    matrix products are 28 GFLOP per step by count, beside 74 for the gradients of 2048 tokens.
     """
     matrices, others = split_parameters(model)
     found: list[torch.optim.Optimizer] = [
@@ -83,7 +84,7 @@ def make_optimizers(model: Qwen2ForCausalLM, threads: int) -> list[torch.optim.O
 
 
 def rate(done: float) -> float:
-    """Part of the peak learning rate when `done` of the time is over: warm-up, then a cosine down to 1 %."""
+    """Return the share of the peak learning rate after the share `done` of the time: warm-up, then a cosine to 1 %."""
     if done < WARM_UP:
         return max(done, 0.0005) / WARM_UP
     return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * min(1.0, (done - WARM_UP) / (1 - WARM_UP))))
@@ -99,7 +100,7 @@ def batches(rows: Iterator[tuple[object, object]], count: int) -> Iterator[tuple
 def gradients(
     model: Qwen2ForCausalLM, ids: torch.Tensor, labels: torch.Tensor
 ) -> tuple[torch.Tensor, int, tuple[torch.Tensor, ...]]:
-    """Summed loss over the assistant's tokens, their count, and the gradients.
+    """Return the summed loss of the assistant's tokens, their count, and the gradients.
 
     The output layer is computed for these tokens alone (about two in five).
     """
@@ -118,10 +119,10 @@ def step(
     data: Iterator[tuple[torch.Tensor, torch.Tensor]],
     threads: int,
 ) -> tuple[float, int]:
-    """One update from one batch a thread. Returns the mean loss and the tokens taken.
+    """Update the weights with one batch per thread. Returns: the mean loss and the number of tokens.
 
-    Each thread runs whole batches on one core: splitting every matrix product over cores waits at each for the slower
-    one, and on a busy machine that gave 500 tokens a second instead of 1100.
+    Each thread computes whole batches on one core. If every matrix product were split over the cores, each would wait
+    for the slower core: on a busy machine that gave 500 tokens per second instead of 1100.
     """
     found = list(
         pool.map(lambda batch: (batch[0].numel(), *gradients(model, *batch)), [next(data) for _ in range(threads)])
@@ -136,7 +137,7 @@ def step(
 
 @torch.no_grad()
 def held_out_loss(model: Qwen2ForCausalLM, tokenizer: Tokenizer, held_out: list[list[Message]]) -> float:
-    """Mean natural-log loss per assistant token (its <|im_end|> too), each conversation on its own."""
+    """Return the mean loss (natural logarithm) per token of the assistant, with <|im_end|>, one conversation a time."""
     total, count = 0.0, 0
     for messages in held_out:
         ids, said = encode_conversation(tokenizer, messages)
@@ -148,13 +149,13 @@ def held_out_loss(model: Qwen2ForCausalLM, tokenizer: Tokenizer, held_out: list[
 
 
 def save(path: Path, state: object) -> None:
-    """Write a checkpoint so that there is always a whole one."""
+    """Write a checkpoint; it replaces the previous one only once it is complete."""
     torch.save(state, path.with_suffix(".part"))
     path.with_suffix(".part").replace(path)
 
 
 def own_tokenizer(corpus: Corpus, path: Path, seed: int) -> Tokenizer:
-    """The tokenizer of an earlier start of this run, or a new one, written to `path`."""
+    """Return the tokenizer that an earlier start of this run wrote to `path`, or write a new one there."""
     if not path.exists():
         train_tokenizer(corpus, seed).save(str(path))
     return Tokenizer.from_file(str(path))
@@ -197,7 +198,7 @@ def run(
     progress: Progress,
     data: Iterator[tuple[torch.Tensor, torch.Tensor]],
 ) -> None:
-    """The loop: steps with rates by the clock; a line a minute, a checkpoint every four."""
+    """Run steps, with learning rates by the clock; print a line every minute and write a checkpoint every four."""
     pool = ThreadPoolExecutor(arguments.threads, initializer=torch.set_num_threads, initargs=(1,))
     start = time.monotonic() - progress.elapsed_s
     reported = saved = time.monotonic()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from wordnet import Synset, WordNet
 
-# Lexicographer files (lexnames(5WN)) of things one can point at.
+# Lexicographer files (lexnames(5WN)) of concrete things.
 CONCRETE = frozenset({5, 6, 8, 13, 17, 18, 19, 20, 25, 27})
 WITH_THE = frozenset(
     {"sun", "moon", "sky", "earth", "world", "sea", "universe", "internet", "environment", "atmosphere", "solar system"}
@@ -36,7 +36,7 @@ DETERMINED = re.compile(
 SUPERLATIVE = re.compile(
     r"(largest|tallest|smallest|highest|longest|oldest|most|outermost|innermost|first|second|third|upper|lower)\b"
 )
-# An example that starts so is most likely a whole sentence.
+# An example that begins with one of these words is most likely a whole sentence.
 WHOLE = re.compile(
     r"(?i)(he|she|it|they|we|i|you|the|his|her|my|our|their|your|this|that|there|please|don't|what|who)\b"
 )
@@ -44,7 +44,8 @@ HEAD_END = re.compile(
     r"\b(of|that|which|who|whose|with|having|used|in|on|for|from|to|by|made|as|at|where|when|usually|native|between|about|"
     r"characterized|containing|consisting|produced|resembling|especially|and|bearing|falling|moving|experienced|frozen|located|typically|varying|taking|found|like|without|such|being)\b|,"
 )
-# What people ask first, and where WordNet reads otherwise ("the capital city situated centrally in Spain").
+# Countries that people ask for first, and those that WordNet words in another way ("the capital city situated centrally
+# in Spain").
 KNOWN_CAPITALS = {
     "France": "Paris",
     "Germany": "Berlin",
@@ -80,7 +81,7 @@ CAPITAL = re.compile(
 
 @dataclass(frozen=True)
 class Turn:
-    """A question, its answer, and how often to ask it beside the other questions about the same sense."""
+    """A question, its answer, and its weight among the questions about the same sense."""
 
     question: str
     answer: str
@@ -89,9 +90,9 @@ class Turn:
 
 @dataclass(frozen=True)
 class Sense:
-    """One word in one meaning; `first` when it is the meaning most people have in mind.
+    """A word in one of its meanings. first: it is the most usual one.
 
-    `counted`: whether the noun takes an article, where that was said by hand.
+    counted: whether the noun takes an article; None: not specified by hand.
     """
 
     word: str
@@ -101,12 +102,12 @@ class Sense:
 
 
 def capital(text: str) -> str:
-    """`text` with a capital first letter, as a sentence begins."""
+    """Return `text` with a capital first letter, as at the beginning of a sentence."""
     return text[:1].upper() + text[1:]
 
 
 def article(phrase: str) -> str:
-    """The indefinite article that goes before `phrase`."""
+    """Return the indefinite article for `phrase`."""
     if re.match(r"(?i)(hour|honest|heir|honou?r)", phrase):
         return "an"
     if re.match(r"(?i)(uni(?!n|m)|use|usu|eu|one\b|once|u-|ur[aei]n|util)", phrase):
@@ -115,7 +116,7 @@ def article(phrase: str) -> str:
 
 
 def is_countable(net: WordNet, sense: Sense) -> bool:
-    """Judge from WordNet's own prose: a word that it often writes after "a" can be counted."""
+    """Return whether a noun can be counted: WordNet's texts often have "a" before it."""
     if sense.counted is not None:
         return sense.counted
     definition, last = sense.synset.definition, sense.word.split()[-1]
@@ -134,7 +135,7 @@ def is_countable(net: WordNet, sense: Sense) -> bool:
 
 
 def needs_article(net: WordNet, synset: Synset) -> bool:
-    """True when a definition starts bare but speaks of something one can count: "feline mammal usually having"."""
+    """Return whether a definition lacks the article of a noun that can be counted: "feline mammal usually having"."""
     head = HEAD_END.split(synset.definition)[0].split()
     if not head or DETERMINED.match(synset.definition) or re.search(r"(?<![sui])s$", head[-1]):
         return False
@@ -142,14 +143,14 @@ def needs_article(net: WordNet, synset: Synset) -> bool:
 
 
 def subject(net: WordNet, sense: Sense) -> str:
-    """The noun as a sentence starts with it: "a glacier", "water", "the sun"."""
+    """Return the noun as a sentence begins with it: "a glacier", "water", "the sun"."""
     if sense.word in WITH_THE:
         return f"the {sense.word}"
     return f"{article(sense.word)} {sense.word}" if is_countable(net, sense) else sense.word
 
 
 def definition_of(net: WordNet, sense: Sense) -> str:
-    """The definition as it follows "is" or "means": with an article for a thing, with "to" for a deed."""
+    """Return the definition as it follows "is" or "means": a noun gets an article, a verb "to"."""
     text = sense.synset.definition
     if sense.synset.pos == "v":
         return f"to {text.removeprefix('to ')}"
@@ -161,7 +162,7 @@ def definition_of(net: WordNet, sense: Sense) -> str:
 
 
 def sentence(net: WordNet, sense: Sense) -> str:
-    """The definition as a sentence of its own."""
+    """Return the definition as a sentence."""
     meaning = definition_of(net, sense)
     if sense.synset.pos == "n":
         return f"{capital(subject(net, sense))} is {meaning}."
@@ -171,7 +172,7 @@ def sentence(net: WordNet, sense: Sense) -> str:
 
 
 def define(net: WordNet, sense: Sense) -> Iterable[Turn]:
-    """Every way to ask for the definition that fits this part of speech."""
+    """Yield every question for the definition that suits the part of speech."""
     word, pos = sense.word, sense.synset.pos
     whole, means = sentence(net, sense), f"It means {definition_of(net, sense)}."
     if pos == "n":
@@ -197,7 +198,7 @@ def define(net: WordNet, sense: Sense) -> Iterable[Turn]:
 
 
 def relate(net: WordNet, sense: Sense, usable: dict[str, Sense]) -> Iterable[Turn]:
-    """Questions about the neighbours of a sense: kinds, other words, opposites, parts."""
+    """Yield questions about the neighbours of a sense: its kind, examples and synonyms."""
     synset, word = sense.synset, sense.word
     name = subject(net, sense)
     near = [(symbol, usable[key]) for symbol, key, _, _ in synset.pointers if key.replace("s", "a", 1) in usable]
@@ -217,7 +218,7 @@ def relate(net: WordNet, sense: Sense, usable: dict[str, Sense]) -> Iterable[Tur
 
 
 def contrast(net: WordNet, sense: Sense) -> Iterable[Turn]:
-    """The opposite of a word, where WordNet knows one."""
+    """Yield the question for the opposite of a word, if WordNet has one."""
     for symbol, key, source, target in sense.synset.pointers:
         if symbol == "!" and sense.first and sense.synset.words[source - 1].lower() == sense.word:
             other = net.synsets[key.replace("s", "a", 1)].words[target - 1]
@@ -226,7 +227,7 @@ def contrast(net: WordNet, sense: Sense) -> Iterable[Turn]:
 
 
 def exemplify(sense: Sense) -> Iterable[Turn]:
-    """The word in a sentence, where WordNet has one with that very word."""
+    """Yield requests for a sentence with the word, if WordNet has an example with it."""
     stem = re.compile(rf"\b{re.escape(sense.word[: max(3, len(sense.word) - 1)])}\w{{0,4}}\b", re.IGNORECASE)
     for example in sense.synset.examples:
         if stem.search(example) and WHOLE.match(example) and len(example.split()) >= 4 and "(" not in example:
@@ -237,13 +238,13 @@ def exemplify(sense: Sense) -> Iterable[Turn]:
 
 
 def turns_of(net: WordNet, sense: Sense, usable: dict[str, Sense]) -> list[Turn]:
-    """All questions and answers about one sense."""
+    """Return all questions and answers about a sense."""
     found = [*define(net, sense), *relate(net, sense, usable), *contrast(net, sense), *exemplify(sense)]
     return [turn for turn in found if turn.weight > 0]
 
 
 def capitals(net: WordNet) -> list[Turn]:
-    """Capital cities of countries, from definitions such as "the capital and largest city of France"."""
+    """Return turns about capitals of countries, from definitions such as "the capital and largest city of France"."""
     places = [synset for synset in net.synsets.values() if synset.topic == 15]
     countries = {word for synset in places if COUNTRY.search(synset.definition) for word in synset.words}
     cities = dict(KNOWN_CAPITALS)
@@ -260,7 +261,7 @@ def capitals(net: WordNet) -> list[Turn]:
 
 
 def sums() -> list[Turn]:
-    """Small sums, which people like to try first."""
+    """Return turns with small sums, which people like to try first."""
     found = []
     for a, b in ((a, b) for a in range(11) for b in range(11)):
         weight = 3.0 if a <= 5 and b <= 5 else 1.0

@@ -7,19 +7,19 @@ from itertools import pairwise
 from pathlib import Path
 
 POS_FILES = {"n": "noun", "v": "verb", "a": "adj", "r": "adv"}
-# Glosses that mark a word as abuse or as explicit; a model that ships inside a product need not know them.
+# Glosses that mark a word as abusive or explicit, which a model that is part of a product should not teach.
 UNWANTED = re.compile(
     r"offensive|obscene|\bslurs?\b|derogat|disparag|vulgar|taboo|ethnic|sexual|genital|coitus|copulat|prostitut|rape\b|"
     r"penis|vagina|excrement|homosexual|prejudice|racis|Nazi|suicide|masturbat|breasts|erotic",
     re.IGNORECASE,
 )
-# A first part that only labels the definition after it: "used of physical heat; having a high temperature".
+# A first part that only labels the definition that follows: "used of physical heat; having a high temperature".
 LABEL = re.compile(r"(used (of|in|as|especially)\b|primarily \w+ sense|of (persons|people|things)\b)")
 
 
 @dataclass(frozen=True)
 class Synset:
-    """One meaning: `key` is part of speech and offset, `topic` the lexicographer file number (lexnames(5WN))."""
+    """A meaning. key: part of speech and offset. topic: the number of the lexicographer file (lexnames(5WN))."""
 
     key: str
     pos: str
@@ -32,17 +32,17 @@ class Synset:
 
 @dataclass
 class WordNet:
-    """Synsets by key, each word's synsets in order of frequency, and how often words occur."""
+    """The synsets by key, each word's synsets in order of frequency, and the frequency of words."""
 
     synsets: dict[str, Synset] = field(default_factory=dict)
     senses: dict[tuple[str, str], list[str]] = field(default_factory=dict)  # (word, pos) to synset keys
     tagged: Counter[tuple[str, str]] = field(default_factory=Counter)  # (word, pos) in the sense-tagged corpus
     in_glosses: Counter[str] = field(default_factory=Counter)
-    after_article: Counter[str] = field(default_factory=Counter)  # how often a gloss says "a <word>"
+    after_article: Counter[str] = field(default_factory=Counter)  # number of times that glosses have "a <word>"
 
 
 def split_gloss(gloss: str) -> tuple[str, tuple[str, ...]]:
-    """The first definition without its asides in parentheses, and the quoted examples."""
+    """Return the first definition, without its text in parentheses, and the quoted examples."""
     examples = tuple(text.strip() for text in re.findall(r'"([^"]+)"', gloss))
     text = re.sub(r'"[^"]*"?', "", gloss)
     text = re.sub(r"\([^()]*\)", "", re.sub(r"\([^()]*\)", "", text))
@@ -71,7 +71,7 @@ def read_synset(line: str) -> Synset:
 
 
 def count_words(net: WordNet) -> None:
-    """Count each word in all definitions and examples, and how often it follows a or an."""
+    """Count each word in all definitions and examples, and each word after "a" or "an"."""
     for synset in net.synsets.values():
         for text in (synset.definition, *synset.examples):
             words = re.findall(r"[a-z]+", text.lower())
@@ -102,13 +102,13 @@ def read_wordnet(folder: Path) -> WordNet:
 
 
 def is_wanted(synset: Synset) -> bool:
-    """True when a synset can be taught: it has a definition of at most 30 words and nothing abusive about it."""
+    """Return whether a synset can be taught: its definition has at most 30 words, and it is not abusive."""
     text = " ".join((synset.definition, *synset.words, *synset.examples))
     return 0 < len(synset.definition.split()) <= 30 and not UNWANTED.search(text)
 
 
 def neighbours(net: WordNet) -> dict[str, dict[str, list[str]]]:
-    """Synset key to pointer symbol to neighbouring synset keys (adjective satellites count as adjectives)."""
+    """Return the neighbours of each synset, as keys by pointer symbol; adjective satellites count as adjectives."""
     found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for synset in net.synsets.values():
         for symbol, key, _, _ in synset.pointers:

@@ -1,8 +1,8 @@
-"""Models of the Qwen2.5-0.5B shape with 1 and 2 layers as GGUF files: BF16, and Q4_0 with the head in Q8_0.
+"""Write models of the Qwen2.5-0.5B shape with 1 and 2 layers as GGUF files: BF16, and Q4_0 with the head in Q8_0.
 
     python gguf_models.py FOLDER
 
-Q4_0 with a Q8_0 head is what llama-quantize makes of this shape too: 896 columns are no multiple of Q6_K's 256.
+llama-quantize makes the head of this shape Q8_0 too, because its 896 columns are no multiple of Q6_K's 256.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bench.shapes import POOL, SHAPES, Shape, tensors, vocabulary
 
 
 def write(shape: Shape, kind: str, out: Path) -> None:
-    """One file."""
+    """Write one file. kind: the format of its matrices, BF16 or Q4_0."""
     gguf: Any = import_module("gguf")
     writer = gguf.GGUFWriter(out, shape.architecture)
     writer.add_context_length(shape.max_positions)
@@ -36,7 +36,7 @@ def write(shape: Shape, kind: str, out: Path) -> None:
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
     writer.add_token_list(words)
-    writer.add_token_merges([" ".join(pair) for pair in merges[:1]])  # no text is read here
+    writer.add_token_merges([" ".join(pair) for pair in merges[:1]])  # no text is tokenized
     writer.add_eos_token_id(shape.vocab - 1)
     pool = np.random.default_rng(0).normal(0, 1, POOL).astype(np.float32)
     types = gguf.GGMLQuantizationType

@@ -15,22 +15,22 @@ from bench.records import Figure, figure, line_of, record, run_of
 LAYERS = 24
 SHAPE = "qwen2.5-0.5b"
 CPUS = ("graviton2", "graviton3", "graviton4")
-PAIRS = {"int4": "Q4_0", "bfloat16": "BF16"}  # ours: llama.cpp's
+PAIRS = {"int4": "Q4_0", "bfloat16": "BF16"}  # forearm's format: llama.cpp's
 NOTES = (
     "Executed instructions counted by a plugin of qemu 7.2, one thread; both compiled by the same g++, llama.cpp "
-    "(llama-cpp-python 0.3.36) for the very CPU. 24 layers reckoned from 1 and 2. A count is no time.",
+    "(llama-cpp-python 0.3.36) for the very CPU. 24 layers are computed from 1 and 2. A count is not a time.",
 )
 
 
 def between_marks(path: Path) -> dict[str, tuple[int, int]]:
-    """(instructions, multiplications of vectors) of the prompt and of the token after it."""
+    """Return the instructions, and the vector multiplications among them, of the prompt and of the token after it."""
     marks = [tuple(int(number) for number in line.split()) for line in path.read_text().splitlines()]
     (_, a, x), (_, b, y), (_, c, z) = marks
     return {"prefill": (b - a, y - x), "decode": (c - b, z - y)}
 
 
 def whole(folder: Path, name: str, prompt: int) -> dict[str, float]:
-    """Millions of instructions a token, of 24 layers: one layer's model and 23 times what a second layer adds."""
+    """Return millions of instructions per token with 24 layers: those with one, plus 23 times what a second adds."""
     one, two = (between_marks(folder / f"{name}-{layers}.count") for layers in (1, 2))
     found = {}
     for phase, tokens in (("prefill", prompt), ("decode", 1)):
@@ -41,7 +41,7 @@ def whole(folder: Path, name: str, prompt: int) -> dict[str, float]:
 
 
 def whole_there(folder: Path, name: str) -> bool:
-    """True if both runs reached their last mark."""
+    """Return whether the runs with one and with two layers reached their last mark."""
     paths = [folder / f"{name}-{layers}.count" for layers in (1, 2)]
     return all(path.exists() and len(path.read_text().splitlines()) == 3 for path in paths)
 
