@@ -71,11 +71,6 @@ def change_level(run_folder: Path, configured: str) -> None:
     logging.getLogger(__name__).warning("the log level is now %s", level)
 
 
-def dropped_lines() -> int:
-    """Count the lines of this process that were dropped because its log is not read."""
-    return sum(handler.dropped for handler in logging.getLogger().handlers if isinstance(handler, QueuedLines))
-
-
 class QueuedLines(logging.Handler):
     """Writes lines to standard error on a thread of its own: a pipe that is not read blocks that thread and nothing
     else. MOST_WAITING lines are queued; later ones are dropped and counted in one line once there is room.

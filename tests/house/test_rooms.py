@@ -17,8 +17,9 @@ SHARED_TYPE_NAMES = "SamplingParams"
 
 # A function with a single caller is worth its name where it is a step that a reader looks for; mini-sglang, nano-vllm
 # and llama.cpp have 3 to 9 % of them. A function that a table or a framework names has its callers elsewhere; with
-# those, which are no call, we began at 26 %. The bound only shrinks.
-ONE_CALLER_SHARE = 0.15
+# those, which are no call, we began at 26 %. The bound only shrinks. `super().name()` calls what an override replaces,
+# not the override.
+ONE_CALLER_SHARE = 0.12
 
 
 def test_a_folder_is_taken_in_at_a_glance() -> None:
@@ -99,7 +100,7 @@ def test_few_functions_have_a_single_caller() -> None:
             elif isinstance(node, ast.Name):
                 used[node.id] += 1
             elif isinstance(node, ast.Attribute):
-                used[node.attr] += 1
+                used[node.attr] += not (isinstance(node.value, ast.Call) and ast.unparse(node.value) == "super()")
             elif isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute)):
                 called[node.func.id if isinstance(node.func, ast.Name) else node.func.attr] += 1
     assert defined.total() > 1000

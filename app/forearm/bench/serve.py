@@ -138,7 +138,17 @@ class Bench:
         result = self._result(asked, wanted, traffic, done) | speculated
         for outcome in [one for one in done.outcomes if one.error][:10]:
             print(f"failed: {outcome.error}", file=sys.stderr)
-        result |= self._spreads(done, traffic)
+        # The spreads of the chosen metrics, with the client's queue where there is one.
+        values = statistics.latencies_s(done.outcomes)
+        if args.backend in POOLING:
+            del values["ttft"], values["tpot"], values["itl"]
+        if traffic.max_concurrency is None:
+            del values["client_queue_time"], values["e2el_including_client_queue"]
+        elif traffic.rate == float("inf"):
+            del values["e2el_including_client_queue"]
+        for metric in values:
+            if metric in self._metrics:
+                result |= statistics.spread(metric, values[metric], self._percentiles)
         print(report.table(result, self._percentiles), flush=True)
         self._save(result, rate)
         return result
@@ -217,21 +227,6 @@ class Bench:
             **figures,
             **({"rps_change_events": done.rate_changes} if done.rate_changes else {}),
         }
-
-    def _spreads(self, done: LoadRun, traffic: Traffic) -> BenchResult:
-        """Return the spreads of the chosen metrics, with the client's queue where there is one."""
-        values = statistics.latencies_s(done.outcomes)
-        if self._args.backend in POOLING:
-            del values["ttft"], values["tpot"], values["itl"]
-        if traffic.max_concurrency is None:
-            del values["client_queue_time"], values["e2el_including_client_queue"]
-        elif traffic.rate == float("inf"):
-            del values["e2el_including_client_queue"]
-        found: BenchResult = {}
-        for metric in values:
-            if metric in self._metrics:
-                found |= statistics.spread(metric, values[metric], self._percentiles)
-        return found
 
     def _save(self, result: BenchResult, rate: float) -> None:
         args = self._args

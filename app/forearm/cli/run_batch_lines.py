@@ -70,22 +70,18 @@ def parsed(line: bytes, number: int, most_bytes: int) -> BatchRequest:
     custom_id, url, body = entry.get("custom_id"), entry.get("url"), entry.get("body")
     if not isinstance(custom_id, str):
         raise NoRequest(f"line {number}: custom_id is {_shown(custom_id)}; it must be a string", "custom_id")
-    problem = _problem(entry.get("method"), url, body)
-    if problem is not None:
-        raise NoRequest(f"line {number}: {problem[1]}", problem[0], custom_id)
+    wrong, why = "", ""
+    if entry.get("method") != "POST":
+        wrong, why = "method", f"method is {_shown(entry.get('method'))}; it must be POST"
+    elif not isinstance(url, str) or not (url in URLS or (url.startswith("/") and url.endswith(URL_ENDS))):
+        wrong, why = "url", f"url is {_shown(url)}; there are {', '.join((*URLS, *URL_ENDS))}"
+    elif not isinstance(body, dict):
+        wrong, why = "body", f"body is {_shown(body)}; it must be an object, the request itself"
+    elif wrong := next((name for name in ("stream", "background") if body.get(name)), ""):
+        why = f"a batch waits for whole answers; leave {wrong} out of the body"
+    if wrong:
+        raise NoRequest(f"line {number}: {why}", wrong, custom_id)
     return BatchRequest(custom_id, str(url), msgspec.json.encode(body))
-
-
-def _problem(method: Any, url: Any, body: Any) -> tuple[str, str] | None:
-    """Return a wrong field and the error's text, if there is one."""
-    if method != "POST":
-        return "method", f"method is {_shown(method)}; it must be POST"
-    if not isinstance(url, str) or not (url in URLS or (url.startswith("/") and url.endswith(URL_ENDS))):
-        return "url", f"url is {_shown(url)}; there are {', '.join((*URLS, *URL_ENDS))}"
-    if not isinstance(body, dict):
-        return "body", f"body is {_shown(body)}; it must be an object, the request itself"
-    field = next((name for name in ("stream", "background") if body.get(name)), None)
-    return (field, f"a batch waits for whole answers; leave {field} out of the body") if field else None
 
 
 def _shown(value: Any) -> str:

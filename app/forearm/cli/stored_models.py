@@ -6,10 +6,9 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from forearm.cli.servers import RunningServer, running_servers
 from forearm.config.flags import CommandParser, read_line
@@ -17,9 +16,6 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.checkpoint.hub import find_model, local_model
 from forearm.model.checkpoint.short_names import full_name
-
-if TYPE_CHECKING:
-    from huggingface_hub import CachedRepoInfo
 
 # llama.cpp's names of number formats, at the end of a file's name; a large file is split into numbered parts.
 _GGUF = re.compile(r"[-._/]((?:IQ|TQ|MXFP|Q|BF|F)\d\w*?)(-\d{5}-of-\d{5})?\.gguf", re.IGNORECASE)
@@ -54,25 +50,22 @@ def stored_models(download_dir: str) -> list[StoredModel]:
         repositories = scan_cache_dir(download_dir or None).repos
     except CacheNotFound:
         return []
-    found = [model for one in repositories if one.repo_type == "model" for model in _models_of(one)]
+    found: list[StoredModel] = []
+    for one in repositories:
+        revision = max(one.revisions, key=lambda revision: revision.last_modified, default=None)
+        if one.repo_type != "model" or revision is None:
+            continue
+        quantizations: dict[str, list[Path]] = {}
+        for file in sorted(revision.files, key=lambda file: file.file_path):
+            if match := _GGUF.search(str(file.file_path)):
+                quantizations.setdefault(match[1], []).append(file.file_path)
+        for quantization, paths in quantizations.items():
+            size, name = sum(path.stat().st_size for path in paths), f"{one.repo_id}:{quantization}"
+            found.append(StoredModel(name, paths[0], size, revision.last_modified, one.repo_path, tuple(paths)))
+        if not quantizations and any(file.file_name.endswith(_WEIGHTS) for file in revision.files):
+            place, size = revision.snapshot_path, one.size_on_disk
+            found.append(StoredModel(one.repo_id, place, size, revision.last_modified, one.repo_path))
     return sorted(found, key=lambda model: -model.modified)
-
-
-def _models_of(repository: CachedRepoInfo) -> Iterator[StoredModel]:
-    revision = max(repository.revisions, key=lambda one: one.last_modified, default=None)
-    if revision is None:
-        return
-    quantizations: dict[str, list[Path]] = {}
-    for file in sorted(revision.files, key=lambda one: one.file_path):
-        if match := _GGUF.search(str(file.file_path)):
-            quantizations.setdefault(match[1], []).append(file.file_path)
-    for quantization, paths in quantizations.items():
-        size = sum(path.stat().st_size for path in paths)
-        name = f"{repository.repo_id}:{quantization}"
-        yield StoredModel(name, paths[0], size, revision.last_modified, repository.repo_path, tuple(paths))
-    if not quantizations and any(file.file_name.endswith(_WEIGHTS) for file in revision.files):
-        name, size = repository.repo_id, repository.size_on_disk
-        yield StoredModel(name, revision.snapshot_path, size, revision.last_modified, repository.repo_path)
 
 
 def run_list(argv: Sequence[str]) -> int:
@@ -101,7 +94,7 @@ def run_show(argv: Sequence[str]) -> int:
 
     line = read_line(CommandParser("forearm show [MODEL] [flags of serve]", "Say what a downloaded model is."), argv)
     engine = line.configs.engine
-    place = _stored_place(engine.model, engine.download_dir)
+    place = local_model(engine.model) or _named(engine.model, stored_models(engine.download_dir)).place
     opened = open_checkpoint(place)
     host = this_host(line.configs)
     try:
@@ -114,7 +107,7 @@ def run_show(argv: Sequence[str]) -> int:
         "model": engine.model or "the demo model",
         "place": str(place),
         "family": opened.config.model_type,
-        "parameters": in_short(opened.parameters),
+        "parameters": in_words(opened.parameters, "B", "M"),
         "format": opened.number_format,
         "on disk": in_words(opened.stored_bytes),
         "in memory": in_words(opened.packed_bytes),
@@ -179,27 +172,14 @@ def _named(name: str, models: Sequence[StoredModel]) -> StoredModel:
     raise ConfigError(f"{name} is not in the cache{asked or '; see forearm list'}")
 
 
-def _stored_place(name: str, download_dir: str) -> Path:
-    """Return the folder or file of a model that is here.
-
-    Raises: ConfigError if it has to be downloaded first.
-    """
-    return local_model(name) or _named(name, stored_models(download_dir)).place
-
-
 def _addresses(place: Path, servers: Sequence[RunningServer]) -> str:
     """Return the addresses of the servers that have a model open."""
     return ", ".join(server.url for server in servers if Path(server.folder).resolve() == place.resolve())
 
 
-def in_words(size: int) -> str:
-    """Return bytes as text in the unit that suits them, as Ollama does: 94 MB, 4.7 GB."""
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
-
-
-def in_short(count: int) -> str:
-    """Return a number of parameters as model names have it: 135M, 7.2B."""
-    return f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.0f}M"
+def in_words(count: int, billions: str = " GB", millions: str = " MB") -> str:
+    """Return a count in the unit that suits it, as Ollama does: bytes as 94 MB, 4.7 GB; parameters as 135M, 7.2B."""
+    return f"{count / 1e9:.1f}{billions}" if count >= 1e9 else f"{count / 1e6:.0f}{millions}"
 
 
 def table(rows: Iterable[tuple[str, ...]]) -> str:

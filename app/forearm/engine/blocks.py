@@ -223,24 +223,22 @@ class BlockPool:
                 self._use(block)
                 self._drop(sequence.blocks[i])
                 sequence.blocks[i] = block
-        if self.states is not None and sequence.computed > start and sequence.computed % BLOCK_TOKENS == 0:
-            self._keep_states(sequence, self.states)
-
-    def _keep_states(self, sequence: Sequence, states: StateSlots) -> None:
-        """Copy the sequence's states, which are those at the end of a full block, if the policy wants them there."""
+        states, at = self.states, sequence.computed
+        if states is None or at <= start or at % BLOCK_TOKENS:
+            return
+        # Copy the sequence's states, which are those at the end of a full block, if the policy wants them there.
         assert sequence.state is not None
-        at, block = sequence.computed, sequence.blocks[sequence.computed // BLOCK_TOKENS - 1]
-        decodes = len(sequence.prompt) <= at < len(sequence.tokens)
-        if block in states:
-            states.touch(block)
+        last, decodes = sequence.blocks[at // BLOCK_TOKENS - 1], len(sequence.prompt) <= at < len(sequence.tokens)
+        if last in states:
+            states.touch(last)
             sequence.kept = at
             return
         if decodes and sequence.passing is not None:
             states.drop(sequence.passing)
         planned = at in (sequence.shared, _prompt_end(sequence)) and at - sequence.kept >= CUT_TOKENS
-        if states.keep(block, sequence.state, evict=decodes or planned):
+        if states.keep(last, sequence.state, evict=decodes or planned):
             sequence.kept = at
-            sequence.passing = block if decodes else None
+            sequence.passing = last if decodes else None
 
     def _use(self, block: int) -> None:
         if self._users[block] == 0:

@@ -160,10 +160,14 @@ def load(
     )
     if not checkpoint.config.modules:
         return NativeExecutor(native, checkpoint)
-    from forearm.model.modules.forward import module_forward  # imports torch, which takes seconds
+    # These import torch, which takes seconds.
+    from forearm.model.modules.forward import CachedForward, PagedForward
+    from forearm.model.modules.loading import load_modules
 
-    rows = max(limits.step_tokens, limits.step_rows)
-    forward = module_forward(native, checkpoint, step_rows=rows, sequences=limits.running)
+    model = load_modules(checkpoint, native, max(limits.step_tokens, limits.step_rows))
+    forward: Callable[..., None] = CachedForward(native, model, limits.running)
+    if not checkpoint.own_cache:
+        forward = PagedForward(native, checkpoint, model)
     return NativeExecutor(native, checkpoint, forward)
 
 

@@ -43,7 +43,14 @@ def run_folder() -> Iterator[RunFolder]:
     Raises: ConfigError if it cannot be made.
     """
     try:
-        _sweep(Path(tempfile.gettempdir()))
+        for file in _locks():
+            with contextlib.suppress(OSError):  # in use, or removed meanwhile
+                lock = os.open(file, os.O_RDWR | os.O_NOFOLLOW)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(file.parent, ignore_errors=True)
+                finally:
+                    os.close(lock)
         while True:
             path = Path(tempfile.mkdtemp(prefix=PREFIX))  # 0700
             lock = os.open(path / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
@@ -63,29 +70,23 @@ def run_folder() -> Iterator[RunFolder]:
 
 def open_run_folders() -> Iterator[tuple[Path, int]]:
     """Yield the run folders of this user's running servers, each with its server's process id."""
-    for file in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
-        with contextlib.suppress(OSError, ValueError):  # another user's, or removed meanwhile, or a server that starts
-            if file.parent.lstat().st_uid != os.getuid() or file.parent.is_symlink():
-                continue
-            with file.open() as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    yield file.parent, int(lock.read())
-
-
-def _sweep(parent: Path) -> None:
-    """Remove this user's run folders whose lock is free."""
-    for file in parent.glob(f"{PREFIX}*/{LOCK}"):
-        with contextlib.suppress(OSError):  # another user's, in use, or removed meanwhile
-            if file.parent.lstat().st_uid != os.getuid() or file.parent.is_symlink():
-                continue
-            lock = os.open(file, os.O_RDWR | os.O_NOFOLLOW)
+    for file in _locks():
+        with (
+            contextlib.suppress(OSError, ValueError),
+            file.open() as lock,
+        ):  # removed, or a server that starts
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(file.parent, ignore_errors=True)
-            finally:
-                os.close(lock)
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield file.parent, int(lock.read())
+
+
+def _locks() -> Iterator[Path]:
+    """Yield the lock files of this user's run folders."""
+    for file in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
+        with contextlib.suppress(OSError):  # removed meanwhile
+            if file.parent.lstat().st_uid == os.getuid() and not file.parent.is_symlink():
+                yield file
 
 
 def _unusable(error: OSError) -> ConfigError:

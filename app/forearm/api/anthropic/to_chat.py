@@ -78,7 +78,12 @@ class MessagesConversation:
             elif kind == "tool_use" and role == "assistant":
                 self._call(place, block)
             elif kind == "thinking" and role == "assistant":
-                self._message(role).setdefault("reasoning_content", []).append(_thought(place, block))
+                thinking, signature = block.get("thinking"), block.get("signature")
+                if not isinstance(thinking, str):
+                    refuse(f"{place}.thinking: it must be a string", "messages")
+                if not thinking and isinstance(signature, str) and signature.startswith("forearm-1:"):  # it was omitted
+                    thinking = reasoning_text(place, {"encrypted_content": signature})
+                self._message(role).setdefault("reasoning_content", []).append(thinking)
             elif kind == "redacted_thinking" and role == "assistant":
                 pass  # only Anthropic can read it
             elif kind == "server_tool_use" or kind.startswith(_RUN_ELSEWHERE):
@@ -235,16 +240,6 @@ def _format(body: CountRequest) -> Json | None:
     if given.get("type") != "json_schema" or not isinstance(given.get("schema"), dict):
         refuse("output_config.format: write {type: json_schema, schema: …}", "output_config")
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": given["schema"], "strict": True}}
-
-
-def _thought(where: str, block: Json) -> str:
-    """Return the text of a thinking block; if it was omitted, the text in its signature."""
-    thinking, signature = block.get("thinking"), block.get("signature")
-    if not isinstance(thinking, str):
-        refuse(f"{where}.thinking: it must be a string", "messages")
-    if thinking or not isinstance(signature, str) or not signature.startswith("forearm-1:"):
-        return thinking
-    return reasoning_text(where, {"encrypted_content": signature})
 
 
 def _texts(where: str, given: Any) -> list[Json]:

@@ -12,7 +12,7 @@ from forearm.api.generation.request_bodies import ChatRequest
 from forearm.api.generation.sampling_params import max_tokens, sampling_params, text_options
 from forearm.api.generation.served_model import Heading, ServedModel
 from forearm.api.generation.tool_choice import ToolChoice, tool_choice
-from forearm.api.generation.unsupported import ClientWarnings, check_chat
+from forearm.api.generation.unsupported import ClientWarnings, check_generation, check_template
 from forearm.api.http.caller import Caller
 from forearm.api.http.http_metrics import HttpMeter, RequestType
 from forearm.config.api_config import TOOL_CALL_PARSERS, ApiConfig
@@ -108,7 +108,10 @@ class ServingChat:
         first byte, because `open` returns only once the engine has taken the request.
         """
         tokenizer, constraints = self._prompts.tokenizer, self._constraints
-        check_chat(body, self._config, tokenizer.vocab_size)
+        check_generation(body, self._config, tokenizer.vocab_size)
+        if body.top_logprobs and not body.logprobs:
+            raise InvalidRequest("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs")
+        check_template(body.chat_template, body.add_generation_prompt, body.continue_final_message, self._config)
         self._warnings.unknown_fields(body.model_extra)
         head = self._model.heading("chatcmpl", body, caller)
         choice = self._tool_choice(body)

@@ -59,11 +59,27 @@ class ToolChoice:
             return _schema(next(tool for tool in self.tools if tool["function"]["name"] == self.name))
         if self.wanted != "required":
             return None
-        calls = [_call_schema(tool, f"f{number}") for number, tool in enumerate(self.tools)]
-        definitions = {name: one for part, _ in calls for name, one in part.items()}
-        one = {"anyOf": [call for _, call in calls]}
+        calls: list[Json] = []
+        definitions: Json = {}  # of all tools, which move to the root, each with a prefix for its tool
+        for number, tool in enumerate(self.tools):
+            schema = _schema(tool)
+            own: Json = {}
+            names: dict[str, str] = {}
+            for keyword in ("$defs", "definitions"):
+                if isinstance(schema.get(keyword), dict):
+                    names |= {f"#/{keyword}/{name}": f"#/$defs/f{number}.{name}" for name in schema[keyword]}
+                    own |= {f"f{number}.{name}": one for name, one in schema[keyword].items()}
+            definitions |= {name: _referred(one, names) for name, one in own.items()}
+            body = {key: value for key, value in schema.items() if key not in ("$defs", "definitions")}
+            call = {
+                "type": "object",
+                "properties": {"name": {"const": tool["function"]["name"]}, "parameters": _referred(body, names)},
+                "required": ["name", "parameters"],
+                "additionalProperties": False,
+            }
+            calls.append(call)
         most = _MOST_CALLS if self.parallel else 1
-        listed: Json = {"type": "array", "items": one, "minItems": 1, "maxItems": most}
+        listed: Json = {"type": "array", "items": {"anyOf": calls}, "minItems": 1, "maxItems": most}
         return {**listed, "$defs": definitions} if definitions else listed
 
 
@@ -148,25 +164,6 @@ def _schema(tool: Json) -> Json:
     if not schema:
         return {"type": "object", "properties": {}, "additionalProperties": False}
     return schema if "type" in schema or "$ref" in schema else {"type": "object", **schema}
-
-
-def _call_schema(tool: Json, prefix: str) -> tuple[Json, Json]:
-    """Return the schema of a call of this tool, and its definitions, prefixed so that they can move to the root."""
-    schema = _schema(tool)
-    definitions: Json = {}
-    names: dict[str, str] = {}
-    for keyword in ("$defs", "definitions"):
-        if isinstance(schema.get(keyword), dict):
-            names |= {f"#/{keyword}/{name}": f"#/$defs/{prefix}.{name}" for name in schema[keyword]}
-            definitions |= {f"{prefix}.{name}": one for name, one in schema[keyword].items()}
-    body = {key: value for key, value in schema.items() if key not in ("$defs", "definitions")}
-    call = {
-        "type": "object",
-        "properties": {"name": {"const": tool["function"]["name"]}, "parameters": _referred(body, names)},
-        "required": ["name", "parameters"],
-        "additionalProperties": False,
-    }
-    return {name: _referred(one, names) for name, one in definitions.items()}, call
 
 
 def _referred(node: Any, names: Mapping[str, str], depth: int = 0) -> Any:

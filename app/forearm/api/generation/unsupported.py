@@ -92,14 +92,6 @@ def check_generation(body: GenerationBody, config: ApiConfig, vocab_size: int) -
             raise InvalidRequest(f"Requested {name} of {shown}, which is greater than max allowed: {limit}", name)
 
 
-def check_chat(body: ChatRequest, config: ApiConfig, vocab_size: int) -> None:
-    """Raises: InvalidRequest naming the field."""
-    check_generation(body, config, vocab_size)
-    if body.top_logprobs and not body.logprobs:
-        raise InvalidRequest("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs")
-    check_template(body.chat_template, body.add_generation_prompt, body.continue_final_message, config)
-
-
 def check_template(template: str | None, generation_prompt: bool | None, continued: bool, config: ApiConfig) -> None:
     """Raises: InvalidRequest naming the field."""
     if template is not None and not config.trust_request_chat_template:

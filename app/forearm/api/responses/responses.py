@@ -142,7 +142,15 @@ async def retrieve_response(
     if not stream:
         if after is not None:
             raise InvalidRequest("starting_after is for streams; set stream=true", "starting_after")
-        return json_response(_included(json.loads(one.reply), _several(query, "include")))
+        reply, include = json.loads(one.reply), _several(query, "include")
+        for item in reply["output"]:
+            if ENCRYPTED in include and item["type"] == "reasoning" and "encrypted_content" not in item:
+                parts = item.get("content") or item["summary"]
+                item["encrypted_content"] = pack_reasoning("".join(part["text"] for part in parts))
+            texts = item["content"] if LOGPROBS in include and item["type"] == "message" else []
+            if any(part["text"] and not part["logprobs"] for part in texts):
+                raise InvalidRequest(f"include: {LOGPROBS} was not included when the response was created", "include")
+        return json_response(reply)
     if not (await store.events(response_id, owner, -1))[0]:
         raise InvalidRequest(
             "stream: this response was created without stream or background, and has no events", "stream"
@@ -196,24 +204,6 @@ async def list_input_items(request: Request, response_id: str, store: Store, own
     reply = {"object": "list", "data": page, "has_more": first + limit < len(items)}
     ends = {"first_id": page[0]["id"] if page else None, "last_id": page[-1]["id"] if page else None}
     return json_response({**reply, **ends})
-
-
-def _included(reply: Json, include: list[str]) -> Json:
-    """Return the response with the further fields that `include` asks for.
-
-    Raises: InvalidRequest for what was not computed.
-    """
-    for item in reply["output"]:
-        if ENCRYPTED in include and item["type"] == "reasoning" and "encrypted_content" not in item:
-            parts = item.get("content") or item["summary"]
-            item["encrypted_content"] = pack_reasoning("".join(part["text"] for part in parts))
-        if (
-            LOGPROBS in include
-            and item["type"] == "message"
-            and any(p["text"] and not p["logprobs"] for p in item["content"])
-        ):
-            raise InvalidRequest(f"include: {LOGPROBS} was not included when the response was created", "include")
-    return reply
 
 
 def _several(query: QueryParams, name: str) -> list[str]:

@@ -9,7 +9,7 @@ import resource
 import time
 
 from forearm.api.http.http_metrics import HttpMeter
-from forearm.log import dropped_lines
+from forearm.log import QueuedLines
 
 _CHECK_S = 1.0
 _REPEAT_S = 60.0
@@ -22,7 +22,8 @@ async def watch_shortages(meter: HttpMeter) -> None:
     dropped, said_s = 0, -_REPEAT_S
     while True:
         await asyncio.sleep(_CHECK_S)
-        if (now := dropped_lines()) > dropped:
+        now = sum(one.dropped for one in logging.getLogger().handlers if isinstance(one, QueuedLines))
+        if now > dropped:
             meter.count("forearm:log_lines_dropped", by=now - dropped)
             dropped = now
         try:

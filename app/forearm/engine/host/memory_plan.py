@@ -22,7 +22,7 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.calibration import calibration_bytes
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.families.matrices import matrices
-from forearm.model.families.overrides import rope_changes
+from forearm.model.families.overrides import ROPE
 from forearm.model.modules.open import needs_transformers, open_modules
 from forearm.model.pooling.pooling import asked_of, pooling_plan
 from forearm.model.quantization.quantization import Asked
@@ -217,7 +217,10 @@ def _opened(config: EngineConfig, folder: Path, max_model_len: int | None) -> Ch
         "allow_longer": config.allow_long_max_model_len,
         "quantization": Asked(config.quantization, config.quantization_embeddings, config.quantization_activations),
     }
-    plan, rope = pooling_plan(folder, asked_of(config)), rope_changes(config)
+    rope = {name: value for name, value in (config.hf_overrides or {}).items() if name in ROPE}
+    flags = {"rope_scaling": config.rope_scaling, "rope_theta": config.rope_theta}
+    rope |= {name: value for name, value in flags.items() if value is not None}
+    plan = pooling_plan(folder, asked_of(config))
     if plan is None and needs_transformers(folder, config.model_impl):
         if rope:
             raise ConfigError(f"{folder}: transformers reads the rotary angles from config.json; change them there")

@@ -91,7 +91,15 @@ class Speculation:
             return slices
         tokens, rows = (sum(getattr(piece, name) for piece in slices) for name in ("computes", "rows"))
         room = _Room(limits.step_tokens - tokens, limits.step_rows - rows, blocks)
-        planned = [_with_certain(piece, room) for piece in slices]
+        planned: list[Slice] = []
+        for piece in slices:
+            own, request = piece.sequence, piece.sequence.request
+            # Forced tokens become drafts if their log-probabilities are wanted; else they need no forward.
+            if own.constraint is not None and request.params.logprobs is not None and room.admits(piece):
+                forced = own.constraint.forced()[: max(0, request.max_tokens - own.output_length - 1)]
+                if count := room.take(piece, len(forced)):
+                    piece = piece._replace(drafts=tuple(forced[:count]), certain=True)
+            planned.append(piece)
         planned = self._with_guesses(planned, tokens, room) if guesses else planned
         without: dict[str, Any] = {"drafts": (), "certain": False}
         return [p._replace(**without) if p.drafts and not blocks.save(p.sequence) else p for p in planned]
@@ -146,13 +154,3 @@ class Speculation:
 
     def _share(self, sequence: Sequence) -> DraftAccuracy:
         return self._shares.setdefault(sequence, DraftAccuracy())
-
-
-def _with_certain(piece: Slice, room: _Room) -> Slice:
-    """Make forced tokens drafts if their log-probabilities are wanted; else they are appended without a forward."""
-    constraint = piece.sequence.constraint
-    if constraint is None or piece.sequence.request.params.logprobs is None or not room.admits(piece):
-        return piece
-    forced = constraint.forced()[: max(0, piece.sequence.request.max_tokens - piece.sequence.output_length - 1)]
-    count = room.take(piece, len(forced))
-    return piece._replace(drafts=tuple(forced[:count]), certain=True) if count else piece

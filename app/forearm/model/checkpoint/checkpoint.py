@@ -21,11 +21,11 @@ from forearm.model.checkpoint.shards import StoredTensor, read_tensors
 from forearm.model.checkpoint.unread import check_unread, some
 from forearm.model.families.config import DTypeName, KvDTypeName, ModelConfig, WeightFormat
 from forearm.model.families.families import read_config
-from forearm.model.families.keys import read_json
+from forearm.model.families.keys import Keys, read_json
 from forearm.model.families.matrices import matrices
 from forearm.model.families.switches import DTYPES, KV_DTYPES
 from forearm.model.gguf.gguf import is_gguf, read_gguf
-from forearm.model.gguf.gguf_config import gguf_config, gguf_quantization
+from forearm.model.gguf.gguf_config import gguf_config, is_quantized
 from forearm.model.pooling.pooled_checkpoint import with_pooling
 from forearm.model.pooling.pooling import PoolingPlan
 from forearm.model.quantization.codes import CodedMatrix, Find
@@ -125,8 +125,8 @@ def open_checkpoint(
     asked["weight_dtype"] = wanted
     if is_gguf(folder):
         gguf = read_gguf(folder)
-        config = gguf_config(gguf, **asked)
-        tensors, quantized, nextn = gguf.tensors, gguf_quantization(gguf), 0
+        config, tensors, nextn = gguf_config(gguf, **asked), gguf.tensors, 0
+        quantized = ("gguf", Keys({}, str(gguf.path))) if is_quantized(gguf) else None
     else:
         tensors = read_tensors(folder)
         config = read_config(folder, pooled=bool(pooling), **asked)

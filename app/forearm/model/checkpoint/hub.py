@@ -92,7 +92,12 @@ def local_model(model: str, kind: str = "model") -> Path | None:
         return DEMO_MODEL
     path = Path(model).expanduser()
     if path.is_dir():
-        return _gguf_within(_closed(path.resolve()))
+        folder = _closed(path.resolve())
+        files = [] if any(folder.glob("*.safetensors")) else sorted(folder.glob("*.gguf"))
+        first = [file for file in files if "-of-" not in file.name or "-00001-of-" in file.name]  # part of a split file
+        if files and len(first) != 1:
+            raise ConfigError(f"{folder} has {', '.join(file.name for file in files)}; give the one to serve")
+        return first[0] if first else folder
     if path.exists():
         if path.suffix == ".gguf":
             return path.absolute()  # the hub's cache links to files with other names: the link keeps the .gguf name
@@ -137,20 +142,6 @@ def find_file(folder: Path, model: str, patterns: list[str]) -> Path:
     for path in files:
         return path
     raise ConfigError(f"model {model!r}: the repository has no .gguf file of that quantization; see its list of files")
-
-
-def _gguf_within(folder: Path) -> Path:
-    """Return the only .gguf file of a folder without safetensors (of a split file, the first part); else the folder.
-
-    Raises: ConfigError if there are several.
-    """
-    found = sorted(folder.glob("*.gguf"))
-    if not found or any(folder.glob("*.safetensors")):
-        return folder
-    first = [path for path in found if "-of-" not in path.name or "-00001-of-" in path.name]
-    if len(first) != 1:
-        raise ConfigError(f"{folder} has {', '.join(path.name for path in found)}; give the one to serve")
-    return first[0]
 
 
 def _download(model: str, revision: str, download_dir: str, token: str, allow: list[str], kind: str = "model") -> Path:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -117,8 +116,19 @@ class CheckpointWriter:
             changed["tie_word_embeddings"] = False
         text = {"text_config": config["text_config"] | changed} if "text_config" in config else {}
         (self._folder / "config.json").write_text(json.dumps(dict(config) | text | changed, indent=2) + "\n")
+        tensors: list[tuple[str, str, Array]] = []
+        for name, pieces in self._pieces.items():
+            ordered = sorted(pieces, key=lambda piece: piece[0])
+            tensors.append(
+                (name, ordered[0][1], np.ascontiguousarray(np.concatenate([rows for _, _, rows in ordered])))
+            )
+        matrices = [part for part in self._parts.values() if part.matrix]
+        for part in matrices:
+            if _packed(self._checkpoint.formats[part.matrix]) and part.row == 0:
+                count = sum(own.shape[0] for own in matrices if own.stored == part.stored)
+                tensors.append((f"{part.stored}_shape", "int64", np.array([count, part.shape[1]], np.int64)))
         header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-        tensors, at = list(self._tensors()), 0
+        at = 0
         for name, dtype, values in tensors:
             places = [at, at := at + values.nbytes]
             header[name] = {"dtype": _STORED[dtype], "shape": values.shape, "data_offsets": places}
@@ -146,17 +156,6 @@ class CheckpointWriter:
         own_head = part.name == "head" and part.stored == embedding  # of a rotated model: its file has a tied head
         stored = "lm_head.weight" if own_head else part.stored
         self._pieces[stored + suffix].append((part.row + row, dtype, values))
-
-    def _tensors(self) -> Iterator[tuple[str, str, Array]]:
-        """Yield name, dtype and values of every tensor, its rows in order."""
-        for name, pieces in self._pieces.items():
-            ordered = sorted(pieces, key=lambda piece: piece[0])
-            yield name, ordered[0][1], np.ascontiguousarray(np.concatenate([values for _, _, values in ordered]))
-        matrices = [part for part in self._parts.values() if part.matrix]
-        for part in matrices:
-            if _packed(self._checkpoint.formats[part.matrix]) and part.row == 0:
-                rows = sum(own.shape[0] for own in matrices if own.stored == part.stored)
-                yield f"{part.stored}_shape", "int64", np.array([rows, part.shape[1]], np.int64)
 
     def _settings(self) -> dict[str, Any]:
         """Return quantization_config: the most common format is of all Linear modules, others name theirs."""

@@ -72,7 +72,17 @@ def key_of(checkpoint: Checkpoint, tokenizer: Path | None = None) -> str:
 
     tokenizer: what reads the calibration text, if the weights are calibrated; None: the checkpoint's own.
     """
-    files = [_identity(path, tensors) for path, tensors in _tensors_by_file(checkpoint).items()]
+    files = []  # of each its name, size and time, and the digest of its header and of PAGES pages of each tensor
+    for path, tensors in _tensors_by_file(checkpoint).items():
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            digest.update(file.read(tensors[0][0]))
+            for begin, end in tensors:
+                last = max(begin, end - PAGE_BYTES)
+                for page in range(PAGES):
+                    digest.update(os.pread(file.fileno(), PAGE_BYTES, begin + (last - begin) * page // (PAGES - 1)))
+        files.append([path.name, status.st_size, status.st_mtime_ns, digest.hexdigest()])
     config = checkpoint.folder / "config.json"
     settings = _digest(config.read_bytes()) if config.is_file() else ""
     formats = {name: repr(format) for name, format in sorted(checkpoint.formats.items())}
@@ -105,7 +115,14 @@ def map_weights(executor: Packed, path: Path, key: str) -> bool:
         log.info("weight cache: %s is not there yet", path)
         return False
     try:
-        _check_padding(path)
+        with path.open("rb") as file:  # the executor does not check the padding, which is zero in a whole file
+            size, head = os.fstat(file.fileno()).st_size, file.read(_HEAD.size)
+            if len(head) < _HEAD.size:
+                raise ValueError(f"{path} is cut off")
+            identity, small, region, _ = _HEAD.unpack(head)[1:]
+            begin = _HEAD.size + identity + small + 8 * -(-region // _CHUNK_BYTES)
+            if begin > size or any(os.pread(file.fileno(), -begin % _REGION_UNIT, begin)):
+                raise ValueError(f"{path} is damaged")
         executor.map_weights(str(path), key)
     except (OSError, ValueError) as problem:
         log.warning("weight cache: %s; it is made anew", problem)
@@ -185,24 +202,6 @@ def _drop(path: Path) -> None:
     path.with_suffix(_RECORD).unlink(missing_ok=True)
 
 
-def _check_padding(path: Path) -> None:
-    """Refuse a file whose padding is not zero: the executor does not check the padding, and such a file is damaged.
-
-    Raises: ValueError.
-    """
-    with path.open("rb") as file:
-        size, head = os.fstat(file.fileno()).st_size, file.read(_HEAD.size)
-        if len(head) < _HEAD.size:
-            raise ValueError(f"{path} is cut off")
-        identity, small, region, _ = _HEAD.unpack(head)[1:]
-        begin = _HEAD.size + identity + small + 8 * -(-region // _CHUNK_BYTES)
-        if begin > size:
-            raise ValueError(f"{path} is damaged")
-        file.seek(begin)
-        if any(file.read(-begin % _REGION_UNIT)):
-            raise ValueError(f"{path} is damaged")
-
-
 def _make_room(path: Path, needed: int, most_bytes: int | None) -> bool:
     """Delete the model's files beyond KEPT, and the least recently used ones of all until `path` finds room.
 
@@ -240,19 +239,6 @@ def _tensors_by_file(checkpoint: Checkpoint) -> dict[Path, list[tuple[int, int]]
         for tensor in stored.tensors if isinstance(stored, CodedMatrix) else (stored,):
             found[tensor.path].add((tensor.begin, tensor.end))
     return {path: sorted(places) for path, places in sorted(found.items())}
-
-
-def _identity(path: Path, tensors: list[tuple[int, int]]) -> list[str | int]:
-    """Return a file's name, size and time, and the digest of its header and of PAGES pages of each tensor."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        status = os.fstat(file.fileno())
-        digest.update(file.read(tensors[0][0]))
-        for begin, end in tensors:
-            last = max(begin, end - PAGE_BYTES)
-            for page in range(PAGES):
-                digest.update(os.pread(file.fileno(), PAGE_BYTES, begin + (last - begin) * page // (PAGES - 1)))
-    return [path.name, status.st_size, status.st_mtime_ns, digest.hexdigest()]
 
 
 def _model(checkpoint: Checkpoint) -> str:

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from forearm.config.engine_config import EngineConfig
 from forearm.errors import ConfigError
 from forearm.model.families.keys import Keys
 
 ROPE = ("rope_parameters", "rope_scaling", "rope_theta")
 
 
-def rope_changes(config: EngineConfig) -> dict[str, Any]:
-    """Return the changed keys and their values, by config.json's names."""
-    changes = {name: value for name, value in (config.hf_overrides or {}).items() if name in ROPE}
-    if config.rope_scaling is not None:
-        changes["rope_scaling"] = config.rope_scaling
-    if config.rope_theta is not None:
-        changes["rope_theta"] = config.rope_theta
-    return changes
-
-
 def with_rope(keys: Keys, changes: dict[str, Any] | None) -> Keys:
     """Return config.json's keys with these changes to the rotary angles; other settings stay as they are in the file.
+
+    changes: values by config.json's names.
 
     Raises: ConfigError if the layers of the model have different angles, or the settings are not an object.
     """

@@ -92,11 +92,6 @@ def gguf_config(
     return config
 
 
-def gguf_quantization(gguf: Gguf) -> tuple[str, Keys] | None:
-    """Return the method and settings of the quantization (see quantization.py); None if all matrices are floats."""
-    return ("gguf", Keys({}, str(gguf.path))) if _quantized(gguf) else None
-
-
 def _values(metadata: GgufMetadata) -> tuple[str, dict[str, Any]]:
     """Return the name of the family, and the metadata as config.json's keys for it."""
     heads, hidden = metadata.size("attention.head_count"), metadata.size("embedding_length")
@@ -237,13 +232,13 @@ def _dtype(gguf: Gguf) -> DTypeName:
     for tensor in gguf.tensors.values():
         if len(tensor.shape) == 2 and tensor.dtype in FLOATS:
             sizes[tensor.float_dtype] += tensor.end - tensor.begin
-    if _quantized(gguf):
+    if is_quantized(gguf):
         sizes["float16"] += 1
         del sizes["float32"]
     return sizes.most_common(1)[0][0] if sizes else "float16"
 
 
-def _quantized(gguf: Gguf) -> bool:
+def is_quantized(gguf: Gguf) -> bool:
     return any(len(tensor.shape) == 2 and tensor.dtype not in FLOATS for tensor in gguf.tensors.values())
 
 

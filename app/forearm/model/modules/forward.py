@@ -7,7 +7,6 @@ attends in another way, or keeps a state, runs sequence by sequence with transfo
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
@@ -20,7 +19,6 @@ from forearm.array_types import Float32Array, Int32Array
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.modules.attention import AttentionCall, bind
-from forearm.model.modules.loading import load_modules
 
 # Names that models have for their cache, as an argument of forward and in its result.
 _CACHES = ("past_key_values", "cache_params", "state")
@@ -120,21 +118,6 @@ class CachedForward:
             self._caches.popitem(last=False)
         logits: torch.Tensor = out.logits[0]
         return logits
-
-
-def module_forward(
-    native: _native.Executor, checkpoint: Checkpoint, *, step_rows: int, sequences: int
-) -> Callable[..., None]:
-    """Load the modules of a checkpoint and return the forward of a step: arguments as the native executor's.
-
-    step_rows: most rows that `native` multiplies at a time. sequences: most running sequences.
-    Raises: ConfigError if transformers can't load the weights.
-    """
-    torch.set_num_threads(native.threads)
-    model = load_modules(checkpoint, native, step_rows)
-    if checkpoint.own_cache:
-        return CachedForward(native, model, sequences)
-    return PagedForward(native, checkpoint, model)
 
 
 def _int64(values: Int32Array) -> torch.Tensor:

@@ -25,6 +25,7 @@ def load_modules(checkpoint: Checkpoint, native: _native.Executor, step_rows: in
     step_rows: most rows that `native` multiplies at a time.
     Raises: ConfigError if transformers can't load the weights.
     """
+    torch.set_num_threads(native.threads)
     register()
     dtype = TORCH_DTYPES[checkpoint.config.dtype]
     ours = {} if checkpoint.own_cache else {"attn_implementation": NAME}

@@ -67,7 +67,14 @@ def compressed_tensors(settings: Keys, tensors: CheckpointTensors, wide: bool | 
     def matrix(module: str, shape: tuple[int, int]) -> CodedMatrix | None:
         if not any(tensors.has(f"{module}.{name}") for name in ("weight_scale", "weight_packed")):
             return None
-        scheme = _scheme_of(module, schemes)
+        named = [s for s in schemes if module in s.targets]
+        matching = [s for s in schemes if any(t.startswith("re:") and re.match(t[3:], module) for t in s.targets)]
+        of_class = [s for s in schemes if "Linear" in s.targets]
+        scheme = next(iter((*named, *matching, *of_class)), None)
+        if scheme is None:
+            raise ConfigError(
+                f"{module} is quantized, but no group of quantization_config's config_groups has it as a target"
+            )
         kept = not scheme.int8_activations if wide is None else wide
         return _matrix(scheme, tensors, files, module, shape, kept)
 
@@ -133,19 +140,6 @@ def _int8_activations(group: Keys) -> bool:
             group.source,
         )
     return True
-
-
-def _scheme_of(module: str, schemes: list[_Scheme]) -> _Scheme:
-    """Return the config group of a module: the one that names it, else one with a matching pattern, else Linear's.
-
-    Raises: ConfigError if no group has the module as a target.
-    """
-    by_name = [s for s in schemes if module in s.targets]
-    by_pattern = [s for s in schemes if any(t.startswith("re:") and re.match(t[3:], module) for t in s.targets)]
-    by_class = [s for s in schemes if "Linear" in s.targets]
-    for scheme in (*by_name, *by_pattern, *by_class):
-        return scheme
-    raise ConfigError(f"{module} is quantized, but no group of quantization_config's config_groups has it as a target")
 
 
 def _matrix(

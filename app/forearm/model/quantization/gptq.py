@@ -98,27 +98,20 @@ def _gptq_rows(packed: _Packed, form: _Gptq, order: Int32Array | None, files: Fi
     codes = unpacked(np.ascontiguousarray(files.array(packed.codes)[:, begin:end].T), form.bits)
     if order is not None:
         codes = np.take(codes, order, axis=1)
-    zeros = _gptq_zeros(packed.zeros, form.bits, form.zero_less, files, begin, end)
+    first = begin * form.bits // 32  # the word of row `begin`
+    words = np.ascontiguousarray(files.array(packed.zeros)[:, first : -(-end * form.bits // 32)])
+    skipped, less = begin - first * 32 // form.bits, form.zero_less
+    signed = unpacked(words, form.bits)[:, skipped : skipped + end - begin]
+    if less and signed.size and signed.max() > 127 - less:  # 256, which 8-bit codes can have, does not fit int8
+        where = f"{packed.zeros.path}: tensor {packed.zeros.name}"
+        raise ConfigError(f"{where} has a zero point of 256, which is not supported")
+    zeros = np.ascontiguousarray(signed.T) + np.int8(less)
     if form.symmetric and zeros.any():
         raise ConfigError(
             f"{packed.zeros.path}: tensor {packed.zeros.name} has zero points that are not in the middle, but "
             'quantization_config says "sym": true; if the file is right, set it to false in config.json'
         )
     return Codes(codes, _columns(files, packed.scales, begin, end), None if form.symmetric else zeros)
-
-
-def _gptq_zeros(stored: StoredTensor, bits: int, less: int, files: Files, begin: int, end: int) -> Int8Array:
-    """Return zero points for signed codes, int8 [rows, groups].
-
-    Raises: ConfigError if one does not fit int8: 256, which 8-bit codes can have.
-    """
-    first = begin * bits // 32  # the word of row `begin`
-    words = np.ascontiguousarray(files.array(stored)[:, first : -(-end * bits // 32)])
-    skipped = begin - first * 32 // bits
-    signed = unpacked(words, bits)[:, skipped : skipped + end - begin]
-    if less and signed.size and signed.max() > 127 - less:
-        raise ConfigError(f"{stored.path}: tensor {stored.name} has a zero point of 256, which is not supported")
-    return np.ascontiguousarray(signed.T) + np.int8(less)
 
 
 def _order(form: _Gptq, module: str, k: int, group: int) -> Int32Array | None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from forearm.errors import InvalidRequest
 from forearm.json_types import Json
 from forearm.text.templates.chat_template import ChatTemplate
-from forearm.text.templates.tool_prompt import as_text, with_tools, with_tools_key
+from forearm.text.templates.tool_prompt import as_text, with_tools
 
 _TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 _REASONING = ("reasoning", "reasoning_content")
@@ -94,7 +94,11 @@ def _conversation(
             if message.get("tool_calls") and message["content"] is None:
                 message["content"] = form.beside_calls
         if tools and template.shows_tools_of_messages:
-            return with_tools_key(plain, tools)
+            # In the system message's `tools`, as JSON text of their functions: Phi-4-mini's model card and template.
+            if plain[0]["role"] != "system":
+                plain.insert(0, {"role": "system", "content": "You are a helpful assistant with some tools."})
+            plain[0]["tools"] = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
+            return plain
         if tools and not template.shows_tools:
             return with_tools(plain, tools, form.tools_in)
         called = any(message.get("tool_calls") for message in plain)

@@ -39,18 +39,6 @@ def with_tools(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[st
     return [{"role": role, "content": told}, *plain]
 
 
-def with_tools_key(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[Json]:
-    """Return the conversation with the tools in the system message's `tools`, as JSON text of their functions.
-
-    Source: the model card and chat template of microsoft/Phi-4-mini-instruct.
-    """
-    told = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
-    first, *others = messages
-    if first["role"] != "system":
-        first, others = {"role": "system", "content": "You are a helpful assistant with some tools."}, list(messages)
-    return [{**first, "tools": told}, *map(dict, others)]
-
-
 def as_text(messages: Sequence[Mapping[str, Any]]) -> list[Json]:
     """Return the conversation with calls and results as text; consecutive results become one message."""
     plain: list[Json] = []

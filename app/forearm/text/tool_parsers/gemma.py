@@ -9,7 +9,7 @@ import json
 import re
 
 from forearm.text.tool_parsers.incremental import Steps, TextStream, literal, some, space, upto, word
-from forearm.text.tool_parsers.json_calls import CallReader, Calls, answer, fenced
+from forearm.text.tool_parsers.json_calls import CallReader, Calls, fenced_calls
 from forearm.text.tool_parsers.parts import CallArguments
 
 BEGIN, END, QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
@@ -34,11 +34,7 @@ def calls_between(begin: str, end: str, quote: str) -> CallReader:
         yield from _value(source, begun.index, quote, 0)
         return True
 
-    def read(source: TextStream, calls: Calls) -> Steps[None]:
-        while (yield from answer(source, calls, begin)):
-            yield from fenced(source, calls, begin, end, call)
-
-    return read
+    return fenced_calls(begin, end, call)
 
 
 def _value(source: TextStream, index: int, quote: str, depth: int) -> Steps[bool]:

@@ -10,19 +10,13 @@ import re
 
 from forearm.text.tool_parsers.hermes import BEGIN, END
 from forearm.text.tool_parsers.incremental import Steps, TextStream, upto
-from forearm.text.tool_parsers.json_calls import Calls, answer, fenced
+from forearm.text.tool_parsers.json_calls import Calls, fenced_calls
 from forearm.text.tool_parsers.parts import CallArguments
 from forearm.text.tool_parsers.qwen_coder import parameter, schemas_of
 
 KEY, KEY_END = "<arg_key>", "</arg_key>"
 VALUE, VALUE_END = "<arg_value>", "</arg_value>"
 _NAME = re.compile(r"[\w.:/-]+")
-
-
-def glm45(source: TextStream, calls: Calls) -> Steps[None]:
-    """Read text and calls."""
-    while (yield from answer(source, calls, BEGIN)):
-        yield from fenced(source, calls, BEGIN, END, _call)
 
 
 def _call(source: TextStream, calls: Calls) -> Steps[bool]:
@@ -52,3 +46,6 @@ def _call(source: TextStream, calls: Calls) -> Steps[bool]:
     if source.is_fenced:
         yield CallArguments(call.index, "}")
     return True
+
+
+glm45 = fenced_calls(BEGIN, END, _call)

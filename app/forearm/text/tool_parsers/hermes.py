@@ -8,16 +8,13 @@ NousResearch/Hermes-Function-Calling.
 from __future__ import annotations
 
 from forearm.text.tool_parsers.incremental import Steps, TextStream, space
-from forearm.text.tool_parsers.json_calls import Calls, answer, call_object, fenced
+from forearm.text.tool_parsers.json_calls import Calls, answer, call_object, fenced, fenced_calls
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 ANSWER_TAGS = ("<response>", "\n</response>", "</response>")
 
 
-def hermes(source: TextStream, calls: Calls) -> Steps[None]:
-    """Read text and calls."""
-    while (yield from answer(source, calls, BEGIN)):
-        yield from fenced(source, calls, BEGIN, END, call_object)
+hermes = fenced_calls(BEGIN, END, call_object)
 
 
 def ernie45(source: TextStream, calls: Calls) -> Steps[None]:

@@ -76,6 +76,16 @@ def fenced(
         yield TextPart(text)
 
 
+def fenced_calls(begin: str, end: str, body: Callable[[TextStream, Calls], Steps[bool]]) -> CallReader:
+    """Return the reader of text with calls between two markers; `body` reads what is between them."""
+
+    def read(source: TextStream, calls: Calls) -> Steps[None]:
+        while (yield from answer(source, calls, begin)):
+            yield from fenced(source, calls, begin, end, body)
+
+    return read
+
+
 def attempt(source: TextStream, body: Steps[bool]) -> Steps[bool]:
     """Read a call whose text is recorded; if there is none, the text that was read is yielded as text."""
     is_call = yield from body

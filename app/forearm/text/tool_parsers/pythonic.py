@@ -12,7 +12,7 @@ import json
 import re
 
 from forearm.text.tool_parsers.incremental import Steps, TextStream, literal, some, space, word
-from forearm.text.tool_parsers.json_calls import CallReader, Calls, answer, attempt, fenced
+from forearm.text.tool_parsers.json_calls import CallReader, Calls, answer, attempt, fenced_calls
 from forearm.text.tool_parsers.parts import CallArguments
 
 BEGIN, END = "<|python_start|>", "<|python_end|>"
@@ -99,11 +99,7 @@ def python_between(begin: str, end: str) -> CallReader:
             yield from literal(source, "```")
         return is_call
 
-    def read(source: TextStream, calls: Calls) -> Steps[None]:
-        while (yield from answer(source, calls, begin)):
-            yield from fenced(source, calls, begin, end, body)
-
-    return read
+    return fenced_calls(begin, end, body)
 
 
 lfm2 = python_between(TAGGED_BEGIN, TAGGED_END)
