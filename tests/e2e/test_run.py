@@ -15,6 +15,8 @@ import pytest
 from tests.e2e.served import serve, wait_until
 from tests.e2e.terminals import PROMPT, WITHIN_S, terminal
 
+from forearm.cli.run import _log
+
 GREEDY = '{"temperature": 0}'
 
 
@@ -78,7 +80,10 @@ def test_keep_leaves_the_server_for_the_next_question(tmp_path: Path) -> None:
         assert "the server's log: " in first.stderr
         [line] = servers()
         assert " ready " in line
-        assert "64" in (tmp_path / "state/forearm/serve.log").read_text()
+        log = tmp_path / "state/forearm/serve-demo_model.log"
+        assert "64" in log.read_text()
+        with _log("demo_model") as other:  # the running server has the first one
+            assert other.name == str(log.with_name("serve-demo_model-2.log"))
     finally:
         assert forearm("stop", "demo_model").returncode == 0
     assert servers() == []

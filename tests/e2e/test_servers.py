@@ -29,6 +29,9 @@ def test_a_server_is_listed_its_model_is_kept_and_stop_ends_it(
         assert (name, address, pid, state) == ("we/demo", served.url, str(served.process.pid), "ready")
         assert 50 < int(memory) < 2000
         assert served.url in forearm("list", *where).stdout
+        answered = forearm("chat", "-q", "What is a glacier?", "--max-tokens", "4")
+        assert (answered.returncode, answered.stderr) == (0, "")
+        assert answered.stdout.strip()
         refused = forearm("rm", "we/demo", *where)
         assert refused.returncode == 78
         assert "stop it first: forearm stop we/demo" in refused.stderr

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from forearm.cli import main
+from forearm.cli import main, servers
 from forearm.cli.markdown import GrowingMarkdown
+from forearm.cli.servers import RunningServer
+from forearm.errors import ConfigError
 
 
 class TinyServer(ThreadingHTTPServer):
@@ -214,6 +216,22 @@ def test_whole_blocks_of_markdown_are_taken_as_they_end() -> None:
     assert blocks == ["# Title", "some\ntext", "```py\na\n\nb\n```", "- x"]
     assert growing.rest == "rest"
     assert list(GrowingMarkdown().add(answer)) == blocks
+
+
+def test_without_an_address_the_running_server_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = (RunningServer(n, f"m{n}", f"/models/m{n}", f"http://127.0.0.1:{n}") for n in (9001, 9002))
+    usual = RunningServer(3, "m3", "/models/m3", "http://127.0.0.1:8000")
+
+    def url(*running: RunningServer, model: str | None = None) -> str:
+        monkeypatch.setattr(servers, "running_servers", lambda: list(running))
+        return servers.server_url(model)
+
+    assert url() == "http://localhost:8000"
+    assert url(one) == url(one, model="an-alias") == one.url
+    assert url(one, two, model="m9002") == two.url
+    assert url(one, usual, two) == usual.url
+    with pytest.raises(ConfigError, match=r"m9001 at http://127.0.0.1:9001, m9002 at .*choose one with --url"):
+        url(one, two)
 
 
 def test_no_server_is_said_with_the_remedy(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,14 +7,19 @@ import json
 import os
 import pkgutil
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from forearm import __version__
 from forearm.commit import commit
 from forearm.config.flags import CommandParser, read_line
 from forearm.errors import ConfigError, ForearmError
+
+if TYPE_CHECKING:
+    from forearm.cli.client import Client
 
 USAGE = """usage: forearm COMMAND ...
 
@@ -128,9 +133,8 @@ def chat(argv: Sequence[str]) -> int:
     parser.add_argument("-q", "--quick", metavar="MESSAGE", help="send one message, print the answer, end")
     given = parser.parse_args(argv)
     from forearm.cli.chat import Chat
-    from forearm.cli.client import Client
 
-    with Client(given.url, given.model_name, given.api_key) as client:
+    with client_of(given) as client:
         return Chat(client, given.max_tokens, given.stats).run(given.system_prompt, given.quick)
 
 
@@ -142,10 +146,9 @@ def complete(argv: Sequence[str]) -> int:
     add_client(parser)
     parser.add_argument("-q", "--quick", metavar="TEXT", help="complete this, print it, end")
     given = parser.parse_args(argv)
-    from forearm.cli.client import Client
     from forearm.cli.complete import complete
 
-    with Client(given.url, given.model_name, given.api_key) as client:
+    with client_of(given) as client:
         return complete(client, given.quick, given.max_tokens, given.stats)
 
 
@@ -173,11 +176,27 @@ def run_batch(argv: Sequence[str]) -> int:
 
 def add_client(parser: CommandParser) -> None:
     """Add the flags that every client of a running server has."""
-    parser.add_argument("--url", default="http://localhost:8000", help="address of the server, with or without /v1")
+    parser.add_argument(
+        "--url",
+        help="address of the server, with or without /v1; absent: the running server of this machine (forearm ps), "
+        "else http://localhost:8000",
+    )
     parser.add_argument("--model-name", help="model to ask; absent: the server's first one")
     parser.add_argument("--api-key", help="absent: VLLM_API_KEY, or OPENAI_API_KEY")
     parser.add_argument("--stats", action="store_true", help="print tokens and tokens/s after each answer")
     parser.add_argument("--max-tokens", type=int, help="most tokens of an answer")
+
+
+def client_of(given: Namespace) -> Client:
+    """Return a client with the flags of `add_client`; a server that is found here may have any certificate.
+
+    Raises: ConfigError if several servers run, and none is chosen.
+    """
+    from forearm.cli.client import Client
+    from forearm.cli.servers import server_url
+
+    url = given.url or server_url(given.model_name)
+    return Client(url, given.model_name, given.api_key, trusting=not given.url)
 
 
 # Functions of this module, or "module:function" of one that is imported when the command runs. They get the words after

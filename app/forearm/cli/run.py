@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -69,7 +71,7 @@ def server_of(line: CommandLine) -> Iterator[RunningServer]:
             print(f"{found[0].url} serves {found[0].name} already; flags of serve change nothing", file=sys.stderr)
         yield found[0]
         return
-    with _log(line.rest.keep) as log:
+    with _log(engine.short_name(place) if line.rest.keep else "") as log:
         process, kept = start(line, place, log), False
         try:
             server = once_ready(process, log, engine.short_name(place))
@@ -135,16 +137,28 @@ def once_ready(process: subprocess.Popen[bytes], log: IO[bytes], name: str) -> R
 
 
 @contextlib.contextmanager
-def _log(keep: bool) -> Iterator[IO[bytes]]:
-    """Open the log of the server: a file without a name, or one in the state folder if it outlives this process."""
-    if not keep:
+def _log(name: str) -> Iterator[IO[bytes]]:
+    """Open the log of the server: one in the state folder with this name if it outlives this process, else without any.
+
+    The server inherits the file's lock, so that another one of the same name takes the next number.
+    """
+    if not name:
         with tempfile.TemporaryFile() as file:
             yield file
         return
-    path = configs.state_folder() / "serve.log"
-    with path.open("w+b") as file:
-        print(f"the server's log: {path}", file=sys.stderr)
-        yield file
+    start, number = configs.state_folder() / f"serve-{re.sub(r'[^-.0-9A-Za-z]', '_', name)}", 1
+    while True:
+        path = start.with_name(f"{start.name}{f'-{number}' if number > 1 else ''}.log")
+        with path.open("a+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                number += 1
+                continue
+            file.truncate(0)
+            print(f"the server's log: {path}", file=sys.stderr)
+            yield file
+            return
 
 
 def _free_port(preferred: int) -> int:

@@ -49,6 +49,21 @@ def running_servers() -> list[RunningServer]:
     return sorted(found, key=lambda server: server.pid)
 
 
+def server_url(model: str | None) -> str:
+    """Return the address of this user's running server, or of the one that has `model`; of none the default address.
+
+    Among several, the one at the default port is meant.
+    Raises: ConfigError with all of them if it is none of them.
+    """
+    servers = running_servers()
+    meant = [server for server in servers if model and server.answers_to(model)] or servers
+    meant = [server for server in meant if server.url.endswith(":8000")] or meant
+    if len(meant) > 1:
+        running = ", ".join(f"{server.name} at {server.url}" for server in meant)
+        raise ConfigError(f"several servers run: {running}; choose one with --url")
+    return meant[0].url if meant else "http://localhost:8000"
+
+
 def run_ps(argv: Sequence[str]) -> int:
     """Print a line for each running server. Returns: the exit status."""
     from forearm.cli.stored_models import in_words, table
