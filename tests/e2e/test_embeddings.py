@@ -71,6 +71,14 @@ def test_openais_client_gets_transformers_vectors(served: Served) -> None:
     assert worst <= allowed < 1e-4
 
 
+def test_the_models_card_says_that_it_embeds(served: Served) -> None:
+    (card,) = served.http.get("/v1/models").json()["data"]
+
+    assert "embed" in card["tasks"]
+    assert "chat" not in card["tasks"]
+    assert (card["details"]["family"], card["details"]["parameters"] // 1_000_000) == ("bert", 22)
+
+
 def test_base64_float_and_token_ids_give_the_same_bits(served: Served) -> None:
     tokenizer = AutoTokenizer.from_pretrained(minilm())
     ids = [tokenizer(text)["input_ids"] for text in TEXTS]

@@ -103,7 +103,12 @@ def test_text_is_there_before_the_answer_has_ended_and_stop_ends_it(page: Page, 
 
 
 def test_empty_settings_show_what_the_server_takes(page: Page, served: Served) -> None:
-    (defaults, _) = [card["default_sampling_params"] for card in served.http.get("/v1/models").json()["data"]]
+    card, _ = served.http.get("/v1/models").json()["data"]
+    defaults, details = card["default_sampling_params"], card["details"]
+    assert card["tasks"] == ["chat", "completions"]
+    assert (details["family"], details["format"]) == ("qwen2", "bfloat16")
+    assert 5e6 < details["parameters"] < 7e6
+    expect(page.locator("#about")).to_have_text("6M parameters · bfloat16 · context of 2,048 tokens")
     page.get_by_role("button", name="Settings", exact=True).click()
 
     for label, name in (("Temperature", "temperature"), ("Top p", "top_p"), ("Max tokens", "max_tokens")):

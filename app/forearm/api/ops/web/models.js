@@ -2,7 +2,7 @@
 
 import { make } from "./dom.js";
 
-const DICTIONARY = 5e7; // parameters below which a model knows words, not the world: the demonstration model has 3 million
+const DICTIONARY = 5e7; // parameters below which a model knows words, not the world: the demonstration model has 6 million
 const EXAMPLES = {
   small: ["What is a glacier?", "What does the word “steadfast” mean?", "Define “harbour” in one sentence."],
   instruct: ["What is a glacier?", "Plan a day in Oslo with children, hour by hour.", "Decline an invitation politely, in three sentences."],
