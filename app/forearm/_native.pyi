@@ -455,8 +455,7 @@ class Kernels:
         dt_most: float = math.inf,
     ) -> tuple[Float32Array, Float32Array]:
         """y like x, and the state after the rows; x [rows, heads, head_dim], b and c [rows, groups, state_dim],
-        dt [rows, heads], dt_bias, a_log and d [heads], state [heads, ceil(head_dim / 16), state_dim, 16]: kernels.h's
-        Mamba2Task."""
+        dt [rows, heads], dt_bias, a_log and d [heads], state [heads, floats]: kernels.h's Mamba2Task, state_floats."""
     def gated_norm(
         self,
         y: Float32Array,
@@ -482,7 +481,7 @@ class Kernels:
         state: Float32Array,
     ) -> tuple[Float32Array, Float32Array]:
         """What a value head reads in each row, and its state after them; q, k [rows, key_dim], v [rows, value_dim],
-        decay, beta [rows], state [key_dim, value_dim]: kernels.h's DeltaRuleTask."""
+        decay, beta [rows], state [floats]: kernels.h's DeltaRuleTask, state_floats."""
     def row_max(self, x: Float32Array) -> tuple[float, int, bool]: ...
     def row_maxima(self, x: Float32Array, mask: UInt32Array | None) -> Float32Array:
         """Of each 64 values; a mask has a bit for each value, bit i % 32 of word i / 32."""

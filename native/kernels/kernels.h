@@ -447,13 +447,22 @@ struct ShortConvTask {
   int64_t out_row;
 };
 
+// A recurrence keeps a head's state S [rows][columns] as scale * kept: kept [panels][rows][16], zeros beyond `columns`,
+// and the scale in the first of 16 floats behind it. A token's decay multiplies the scale alone, which saves an
+// operation on each value of the state and token; where that makes it less than kLeastScale, kept is multiplied
+// instead:
+//   forget(decay): d = decay * scale; if d < kLeastScale then kept = d * kept, scale = 1; otherwise scale = d
+// So zeros are a state before its first token. kept is up to 1 / kLeastScale times S: finite while |S| is below 2^67.
+constexpr float kLeastScale = 0x1p-60f;
+constexpr int64_t state_panels(int64_t columns) { return (columns + kPanel - 1) / kPanel; }
+constexpr int64_t state_floats(int64_t rows, int64_t columns) { return (state_panels(columns) * rows + 1) * kPanel; }
+
 // Mamba2's recurrence over neighbouring tokens of one sequence, of heads [head_begin, head_end), each of its own state
-// S [state_dim][head_dim]; b and c are those of the head's group, which heads / groups neighbours share:
-//   dt = min(dt_most, max(dt_least, softplus(dt_scale * dt + dt_bias)))
-//   S[n][p] = fma(exp(-dt * exp(a_log)), S[n][p], b[n] * (dt * x[p]))
-//   y[p] = fma(d, x[p], sum over n, ascending, of c[n] * S[n][p], fused, from 0)
+// [state_dim][head_dim]; b and c are those of the head's group, which heads / groups neighbours share:
+//   dt = min(dt_most, max(dt_least, softplus(dt_scale * dt + dt_bias))); forget(exp(-dt * exp(a_log)))
+//   kept[n][p] = fma(b[n], dt / scale * x[p], kept[n][p])
+//   y[p] = fma(d, x[p], scale * sum over n, ascending, of c[n] * kept[n][p], fused, from 0)
 // A cut between any rows changes no bit.
-constexpr int64_t mamba2_panels(int64_t head_dim) { return (head_dim + kPanel - 1) / kPanel; }
 struct Mamba2Task {
   float* x;            // [rows][stride]: [heads][head_dim]; y replaces it
   const float *b, *c;  // [rows][stride]: [groups][state_dim]
@@ -464,7 +473,7 @@ struct Mamba2Task {
   int64_t head_begin, head_end;
   const float *dt_bias, *a_log, *d;  // [heads]
   float dt_scale, dt_least, dt_most;
-  float* state;  // [heads][mamba2_panels(head_dim)][state_dim][16], zeros beyond head_dim
+  float* state;  // [heads][state_floats(state_dim, head_dim)]
 };
 
 // The gate and norm behind a recurrence, of rows [row_begin, row_end), with g = silu(z_scale * z):
@@ -497,8 +506,10 @@ struct DeltaGatesTask {
 };
 
 // The gated delta rule over neighbouring tokens of one sequence, of one value head. For each row t, ascending, with S
-// the state:
+// the state [key_dim][value_dim]:
 //   change = beta[t] * (v[t] - decay[t] * S^T k[t]);  S = decay[t] * S + k[t] change^T;  out[t] = S^T q[t]
+// that is, with told = kept^T k[t] before forget(decay[t]), and d there:
+//   kept += k[t] (beta[t] / scale * (v[t] - d * told))^T;  out[t] = scale * kept^T q[t]
 // Sums run over the dimensions of the keys, ascending, fused: the same bits however rows are cut into tasks.
 struct DeltaRuleTask {
   const float *q, *k;  // [rows][qk_stride]
@@ -508,7 +519,7 @@ struct DeltaRuleTask {
   const float *decay, *beta;  // [rows], gate_stride apart
   int64_t gate_stride;
   int64_t rows, key_dim, value_dim;
-  float* state;  // [key_dim][value_dim]
+  float* state;  // [state_floats(key_dim, value_dim)]
   float* out;    // [rows][out_stride]
   int64_t out_stride;
 };

@@ -193,12 +193,12 @@ StateShape Config::state(size_t layer) const {
     return {.tail_rows = mamba->taps - 1,
             .channels = mamba->channels(),
             .heads = mamba->heads,
-            .head_floats = mamba2_panels(mamba->head_dim) * kPanel * mamba->state_dim};
+            .head_floats = state_floats(mamba->state_dim, mamba->head_dim)};
   if (const auto* delta = layers[layer].mixer_as<GatedDeltaKind>())
     return {.tail_rows = delta->width - 1,
             .channels = delta->channels(),
             .heads = delta->value_heads,
-            .head_floats = delta->key_dim * delta->value_dim};
+            .head_floats = state_floats(delta->key_dim, delta->value_dim)};
   return {};
 }
 

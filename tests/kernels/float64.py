@@ -59,6 +59,24 @@ def kept(x: npt.NDArray[np.float32], dtype: str) -> Doubles:
     return np.asarray(np.copysign(numbers[nearest], x))
 
 
+def packed_states(matrices: Floats) -> npt.NDArray[np.float32]:
+    """Heads' matrices [heads, rows, columns] as recurrences keep them, [heads, floats], with scales of 1."""
+    heads, rows, columns = matrices.shape
+    panels = -(-columns // 16)
+    padded = np.zeros((heads, rows, panels * 16), np.float32)
+    padded[:, :, :columns] = matrices
+    scale = np.eye(1, 16, dtype=np.float32).repeat(heads, axis=0)
+    kept = padded.reshape(heads, rows, panels, 16).transpose(0, 2, 1, 3).reshape(heads, -1)
+    return np.concatenate([kept, scale], axis=1)
+
+
+def unpacked_states(states: Floats, rows: int, columns: int) -> Doubles:
+    """The matrices [heads, rows, columns] of packed states."""
+    kept = states[:, :-16].reshape(len(states), -1, rows, 16).transpose(0, 2, 1, 3).reshape(len(states), rows, -1)
+    assert not kept[:, :, columns:].any()
+    return kept[:, :, :columns].astype(np.float64) * states[:, -16].astype(np.float64)[:, None, None]
+
+
 def assert_within(got: Floats, wanted: Doubles, tolerance: Doubles | float) -> None:
     """Every element, with the worst one named."""
     assert got.shape == wanted.shape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.kernels.float64 import UNIT, Doubles, Floats, assert_within, random
+from tests.kernels.float64 import UNIT, Doubles, Floats, assert_within, packed_states, random, unpacked_states
 
 from forearm._native import Kernels
 
@@ -12,28 +12,31 @@ SCALAR = Kernels("scalar")
 
 
 class Inputs:
-    """Keys of length one, as the mixer makes them, and gates as those of published models are spread."""
+    """Keys of length one, as the mixer makes them, and gates as those of published models are spread.
 
-    def __init__(self, rows: int, key_dim: int, value_dim: int) -> None:
+    With a `rate` of 20 most decays are near 0, so that the scale falls below its least again and again.
+    """
+
+    def __init__(self, rows: int, key_dim: int, value_dim: int, rate: float = 1.0) -> None:
         self.q, self.k = random(0, rows, key_dim), random(1, rows, key_dim)
         self.q /= np.linalg.norm(self.q, axis=1, keepdims=True)
         self.k /= np.linalg.norm(self.k, axis=1, keepdims=True)
         self.v, self.state = random(2, rows, value_dim), random(3, key_dim, value_dim)
-        self.decay = np.exp(-np.abs(random(4, rows)))
+        self.decay = np.exp(-np.abs(random(4, rows, scale=rate)))
         self.beta = (1 / (1 + np.exp(-random(5, rows)))).astype(np.float32)
 
     def rule(self, begin: int, end: int, state: Floats) -> tuple[Floats, Floats]:
         rows = slice(begin, end)
-        return SCALAR.delta_rule(
-            self.q[rows], self.k[rows], self.v[rows], self.decay[rows], self.beta[rows], state.astype(np.float32)
-        )
+        return SCALAR.delta_rule(self.q[rows], self.k[rows], self.v[rows], self.decay[rows], self.beta[rows], state)
 
 
 def reference(x: Inputs) -> tuple[Doubles, Doubles, Doubles, Doubles]:
     """The recurrence in float64, and how far float32 may be from its rows and its last state.
 
     What is read is a sum of key_dim products, off by as many units of their magnitudes and by the state's own error.
-    beta < 1 and |k| = 1: an update adds at most the error of what was read, and three roundings of its own.
+    beta < 1 and |k| = 1: an update adds at most the error of what was read, and five roundings of its own: the scale,
+    what was read, the difference, beta / scale and the product with it. What was there before a row is rounded with the
+    scale and, where that gets too small, once more.
     """
     q, k, v, state = (a.astype(np.float64) for a in (x.q, x.k, x.v, x.state))
     error, rows, errors = np.zeros_like(state), [], []
@@ -41,31 +44,58 @@ def reference(x: Inputs) -> tuple[Doubles, Doubles, Doubles, Doubles]:
         decay, beta = float(x.decay[t]), float(x.beta[t])
         told, told_error = k[t] @ state, abs(k[t]) @ (error + (len(k[t]) + 1) * UNIT * abs(state))
         change = beta * (v[t] - decay * told)
-        change_error = beta * (decay * told_error + 3 * UNIT * (abs(v[t]) + decay * abs(told)))
+        change_error = beta * (decay * told_error + 5 * UNIT * (abs(v[t]) + decay * abs(told)))
+        forgotten = abs(decay * state)
         state = decay * state + np.outer(k[t], change)
-        error = decay * error + np.outer(abs(k[t]), change_error) + 2 * UNIT * abs(state) + UNIT * abs(decay * state)
+        error = decay * error + np.outer(abs(k[t]), change_error) + 2 * UNIT * abs(state) + 2 * UNIT * forgotten
         rows.append(q[t] @ state)
-        errors.append(abs(q[t]) @ (error + (len(k[t]) + 1) * UNIT * abs(state)))
+        errors.append(abs(q[t]) @ (error + (len(k[t]) + 2) * UNIT * abs(state)) + 1e-30)
     return np.array(rows), np.array(errors), state, error + 1e-30
 
 
+@pytest.mark.parametrize("rate", [1.0, 20.0])
 @pytest.mark.parametrize(("rows", "key_dim", "value_dim"), [(1, 8, 16), (9, 20, 13), (40, 128, 128), (3, 1, 70)])
-def test_rows_and_the_state_after_them(rows: int, key_dim: int, value_dim: int) -> None:
-    x = Inputs(rows, key_dim, value_dim)
+def test_rows_and_the_state_after_them(rows: int, key_dim: int, value_dim: int, rate: float) -> None:
+    x = Inputs(rows, key_dim, value_dim, rate)
 
-    out, after = x.rule(0, rows, x.state)
+    out, after = x.rule(0, rows, packed_states(x.state[None])[0])
 
     wanted, tolerance, state, error = reference(x)
     assert_within(out, wanted, tolerance)
-    assert_within(after, state, error)
+    assert_within(unpacked_states(after[None], key_dim, value_dim)[0], state, error)
 
 
-def test_a_cut_between_any_rows_changes_no_bit() -> None:
-    x = Inputs(9, 32, 40)
-    whole, end = x.rule(0, 9, x.state)
+def test_zeros_are_a_state_before_its_first_token() -> None:
+    x = Inputs(5, 12, 20)
+    x.state = np.zeros_like(x.state)
+
+    out, after = x.rule(0, 5, np.zeros_like(packed_states(x.state[None])[0]))
+
+    wanted, tolerance, state, error = reference(x)
+    assert_within(out, wanted, tolerance)
+    assert_within(unpacked_states(after[None], 12, 20)[0], state, error)
+
+
+def test_a_scale_that_is_too_small_is_multiplied_into_the_state() -> None:
+    x = Inputs(30, 12, 20, rate=4.0)
+    state, scales = packed_states(x.state[None])[0], []
+
+    for row in range(30):
+        _, state = x.rule(row, row + 1, state)
+        scales.append(float(state[-16]))
+
+    assert 1.0 in scales[5:]
+    assert min(scales) >= 2.0**-60
+
+
+@pytest.mark.parametrize("rate", [1.0, 20.0])
+def test_a_cut_between_any_rows_changes_no_bit(rate: float) -> None:
+    x = Inputs(9, 32, 40, rate)
+    begin = packed_states(x.state[None])[0]
+    whole, end = x.rule(0, 9, begin)
 
     for cut in range(1, 9):
-        first, state = x.rule(0, cut, x.state)
+        first, state = x.rule(0, cut, begin)
         second, state = x.rule(cut, 9, state)
 
         assert np.array_equal(np.concatenate([first, second]), whole)

@@ -1,5 +1,6 @@
 // Mixers that keep a state, in every tier: the same bits as scalar's, and the same however the rows are cut.
 #include <algorithm>
+#include <cmath>
 
 #include "kernel_check.h"
 
@@ -32,10 +33,20 @@ Convolved convolved(const Kernels& kernels, ShortConvTask task, Form form, int64
   return {out.values(), state};
 }
 
+// States of heads whose scales lie between 2^-58 and 2: the next decays bring some below the least scale, others not.
+std::vector<float> scaled_states(Random& random, int64_t heads, int64_t rows, int64_t columns) {
+  const int64_t size = state_floats(rows, columns);
+  std::vector<float> state = random.floats(heads * size);
+  for (int64_t head = 0; head < heads; ++head)
+    state[(head + 1) * size - kPanel] = std::ldexp(1.5f + random.floats(1)[0], static_cast<int>(head % 2) * -58);
+  return state;
+}
+
 // A value head's results and state, `cut` rows at a time.
 Convolved ruled(const Kernels& kernels, DeltaRuleTask task, int64_t cut) {
   const int64_t all = task.rows;
-  std::vector<float> state(task.state, task.state + task.key_dim * task.value_dim), out(all * task.out_stride);
+  std::vector<float> state(task.state, task.state + state_floats(task.key_dim, task.value_dim));
+  std::vector<float> out(all * task.out_stride);
   task.state = state.data();
   for (int64_t row = 0; row < all; row += cut) {
     DeltaRuleTask part = task;
@@ -56,15 +67,15 @@ Convolved ruled(const Kernels& kernels, DeltaRuleTask task, int64_t cut) {
 void check_delta_rule(Report& report, const Kernels& tier, const Kernels& scalar) {
   for (const int64_t key_dim : {8, 20, 128})
     for (const int64_t value_dim : {5, 16, 48, 77, 128})
-      for (const int64_t rows : {1, 2, 7}) {
+      for (const int64_t rows : {1, 2, 23}) {
         const int64_t gate_stride = 2, key_stride = key_dim + 3, value_stride = value_dim + 5;
         report.begin(sizes({{"key_dim", key_dim}, {"value_dim", value_dim}, {"rows", rows}}));
         Random random(key_dim * value_dim + rows);
         const std::vector<float> q = random.floats(rows * key_stride), k = random.floats(rows * key_stride, 0.1f);
         const std::vector<float> v = random.floats(rows * value_stride), a = random.floats(rows * gate_stride);
-        const std::vector<float> b = random.floats(rows * gate_stride), a_log = random.floats(gate_stride);
+        const std::vector<float> b = random.floats(rows * gate_stride), a_log = random.floats(gate_stride, 8.0f);
         const std::vector<float> dt_bias = random.floats(gate_stride);
-        std::vector<float> state = random.floats(key_dim * value_dim);
+        std::vector<float> state = scaled_states(random, 1, key_dim, value_dim);
         const auto gates = [&](const Kernels& kernels) {
           std::vector<float> both(2 * a.size());
           kernels.delta_gates({a.data(), b.data(), gate_stride, rows, gate_stride, a_log.data(), dt_bias.data(),
@@ -141,9 +152,10 @@ struct Moved {
 };
 
 // All rows of heads [begin, end), `cut` rows at a time.
-Moved moved(const Kernels& kernels, Mamba2Task task, int64_t state_floats, int64_t cut) {
+Moved moved(const Kernels& kernels, Mamba2Task task, int64_t cut) {
   const int64_t all = task.rows;
-  std::vector<float> x(task.x, task.x + all * task.stride), state(task.state, task.state + state_floats);
+  std::vector<float> x(task.x, task.x + all * task.stride);
+  std::vector<float> state(task.state, task.state + task.heads * state_floats(task.state_dim, task.head_dim));
   task.state = state.data();
   const float *b = task.b, *c = task.c, *dt = task.dt;
   for (int64_t row = 0; row < all; row += cut) {
@@ -164,10 +176,10 @@ void check_mamba2(Report& report, const Kernels& tier, const Kernels& scalar) {
     for (const int64_t state_dim : {1, 16, 21})
       for (const int64_t rows : {1, 3, 4, 22}) {
         const int64_t heads = 4, groups = rows % 2 ? 2 : 1, stride = heads * head_dim + 2 * groups * state_dim + 3;
-        const int64_t state_floats = heads * mamba2_panels(head_dim) * state_dim * kPanel;
         report.begin(sizes({{"head_dim", head_dim}, {"state_dim", state_dim}, {"rows", rows}}));
         Random random(head_dim * state_dim + rows);
-        std::vector<float> x = random.floats(rows * stride), state = random.floats(state_floats);
+        std::vector<float> x = random.floats(rows * stride);
+        std::vector<float> state = scaled_states(random, heads, state_dim, head_dim);
         const std::vector<float> dt = random.floats(rows * (heads + 1), 40.0f);
         const std::vector<float> dt_bias = random.floats(heads), a_log = random.floats(heads, 3.0f);
         const std::vector<float> d = random.floats(heads);
@@ -193,9 +205,9 @@ void check_mamba2(Report& report, const Kernels& tier, const Kernels& scalar) {
         task.dt_scale = 0.75f;
         task.dt_most = 9.0f;
         task.state = state.data();
-        const Moved wanted = moved(scalar, task, state_floats, rows);
+        const Moved wanted = moved(scalar, task, rows);
         for (const int64_t cut : {rows, int64_t{1}, int64_t{3}, int64_t{7}}) {
-          const Moved got = moved(tier, task, state_floats, cut);
+          const Moved got = moved(tier, task, cut);
           report.same_bits(got.y, wanted.y, "rows");
           report.same_bits(got.state, wanted.state, "state");
         }

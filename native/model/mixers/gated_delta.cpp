@@ -134,7 +134,7 @@ void GatedDelta::compute_rows(const StepWalk& w, const HeadRows& own) {
     float* out = to.out + h * k.value_dim;
     step_.kernel.delta_rule({to.q, to.k, to.key_stride, to.v + h * k.value_dim, to.value_stride, to.decay + h,
                              to.beta + h, k.group(), rows, k.key_dim, k.value_dim,
-                             state + (first + h) * k.key_dim * k.value_dim, out, to.value_stride});
+                             state + (first + h) * state_floats(k.key_dim, k.value_dim), out, to.value_stride});
     store(own, out, to.value_stride, first + h);
   }
 }

@@ -1,25 +1,25 @@
 // The gated delta rule (Yang et al. 2024, arXiv:2412.06464), token by token, and its gates.
 //
 // Columns of the state, one for each dimension of the values, depend on the row's key and query alone and not on each
-// other. A few vectors of columns are therefore taken through all rows of the task at once: with 128 dimensions of the
-// keys they are 32 KiB at most, which stay in the first-level cache. A row reads and writes them once: while it writes
-// the state, it sums up its own result and what the state holds for the next row's key.
+// other. A few panels of columns are therefore taken through all rows of the task at once: with 128 dimensions of the
+// keys they are 16 KiB, which stay in the first-level cache. A row reads and writes them once: while it writes the
+// state, it sums up its own result and what the state holds for the next row's key.
 //
-// Cost: four vector operations for 16 elements of the state and row, where a product of matrices over a chunk of rows
-// would need about half as many multiply-adds. In exchange the bits do not depend on how a prompt is cut, and for
-// Qwen3.5's shapes these are 1 to 4 % of a layer's multiply-adds.
+// Cost: three multiply-adds for each value of the state and row. A product of matrices over a chunk of rows (the same
+// paper, section 3.3) needs as many and some within the chunk, and its bits would depend on how a prompt is cut.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/ops/rows/activation.h"
 #include "kernels/ops/rows/lanes.h"
+#include "kernels/ops/state/scaled_state.h"
 #include "kernels/simd/math.h"
 #include "kernels/simd/unroll.h"
 
 namespace forearm {
 namespace {
 
-// Vectors of columns that are computed together: three sums and a broadcast each must fit the registers.
-constexpr int kDeltaVectors = kVectorRegisters == 1 ? 4 : 2;
+// Panels of columns that are computed together: three sums and a broadcast each must fit the registers.
+constexpr int kDeltaPanels = 2;
 
 inline void delta_gates(const DeltaGatesTask& t) {
   for (int64_t row = 0; row < t.rows; ++row) {
@@ -33,47 +33,71 @@ inline void delta_gates(const DeltaGatesTask& t) {
   }
 }
 
-// Columns [column, column + 16 * kVectors), or the first `lanes` of 16.
-template <int kVectors, bool kWhole>
-inline void delta_columns(const DeltaRuleTask& t, int64_t column, int64_t lanes) {
-  const auto get = [lanes](const float* p) { return kWhole ? load(p) : load_first(p, lanes); };
-  const auto put = [lanes](float* p, F16 x) { kWhole ? store(p, x) : store_first(p, x, lanes); };
-  F16 held[kVectors], change[kVectors], out[kVectors];  // held: what the state holds for the next row's key
-  UNROLLED_FOR (v, kVectors) held[v] = zero();
+template <int kPanels>
+struct DeltaSums {
+  F16 told[kPanels];  // what is kept for the next row's key
+  F16 out[kPanels];
+};
+
+// Adds key * change to what is kept in kPanels panels; first multiplies that with `scale` if kRescales.
+template <int kPanels, bool kRescales>
+inline DeltaSums<kPanels> delta_update(float* kept, int64_t key_dim, const float* key, const F16* change, float scale,
+                                       const float* query, const float* next_key) {
+  DeltaSums<kPanels> sums;
+  UNROLLED_FOR (p, kPanels) sums.told[p] = sums.out[p] = zero();
+  for (int64_t i = 0; i < key_dim; ++i) {
+    const F16 k = broadcast(key[i]), q = broadcast(query[i]), next = broadcast(next_key[i]);
+    UNROLLED_FOR (p, kPanels) {
+      float* at = kept + (p * key_dim + i) * kPanel;
+      const F16 before = kRescales ? mul(broadcast(scale), load(at)) : load(at);
+      const F16 s = fma(k, change[p], before);
+      store(at, s);
+      sums.out[p] = fma(q, s, sums.out[p]);
+      sums.told[p] = fma(next, s, sums.told[p]);
+    }
+  }
+  return sums;
+}
+
+// Moves kPanels panels, of columns from `column` on, by all rows. Returns the scale after them.
+template <int kPanels>
+inline float delta_columns(const DeltaRuleTask& t, int64_t column, float scale) {
+  float* kept = t.state + column * t.key_dim;
+  const auto lanes_of = [&](int panel) {
+    const int64_t left = t.value_dim - column - panel * kPanel;
+    return left < kPanel ? left : kPanel;
+  };
+  DeltaSums<kPanels> sums;
+  UNROLLED_FOR (p, kPanels) sums.told[p] = zero();
   for (int64_t i = 0; i < t.key_dim; ++i) {
-    const F16 key = broadcast(t.k[i]);
-    const float* state = t.state + i * t.value_dim + column;
-    UNROLLED_FOR (v, kVectors) held[v] = fma(key, get(state + 16 * v), held[v]);
+    UNROLLED_FOR (p, kPanels)
+      sums.told[p] = fma(broadcast(t.k[i]), load(kept + (p * t.key_dim + i) * kPanel), sums.told[p]);
   }
   for (int64_t row = 0; row < t.rows; ++row) {
-    const float *q = t.q + row * t.qk_stride, *k = t.k + row * t.qk_stride;
+    const float *q = t.q + row * t.qk_stride, *k = t.k + row * t.qk_stride, *v = t.v + row * t.v_stride + column;
     const float* next = row + 1 < t.rows ? k + t.qk_stride : k;  // after the last row the sum is of no use
-    const F16 decay = broadcast(t.decay[row * t.gate_stride]), beta = broadcast(t.beta[row * t.gate_stride]);
-    UNROLLED_FOR (v, kVectors) {
-      const F16 value = get(t.v + row * t.v_stride + column + 16 * v);
-      change[v] = mul(beta, sub(value, mul(decay, held[v])));
-      held[v] = out[v] = zero();
-    }
-    for (int64_t i = 0; i < t.key_dim; ++i) {
-      float* state = t.state + i * t.value_dim + column;
-      const F16 key = broadcast(k[i]), query = broadcast(q[i]), next_key = broadcast(next[i]);
-      UNROLLED_FOR (v, kVectors) {
-        const F16 s = fma(key, change[v], mul(decay, get(state + 16 * v)));
-        put(state + 16 * v, s);
-        out[v] = fma(query, s, out[v]);
-        held[v] = fma(next_key, s, held[v]);
-      }
-    }
-    UNROLLED_FOR (v, kVectors) put(t.out + row * t.out_stride + column + 16 * v, out[v]);
+    const Forgetting gate(scale, t.decay[row * t.gate_stride]);
+    scale = gate.scale;
+    const F16 gain = broadcast(t.beta[row * t.gate_stride] / scale), decayed = broadcast(gate.decayed);
+    F16 change[kPanels];
+    UNROLLED_FOR (p, kPanels)
+      change[p] = mul(gain, sub(load_lanes(v + p * kPanel, lanes_of(p)), mul(decayed, sums.told[p])));
+    sums = gate.rescales ? delta_update<kPanels, true>(kept, t.key_dim, k, change, gate.decayed, q, next)
+                         : delta_update<kPanels, false>(kept, t.key_dim, k, change, 1.0f, q, next);
+    UNROLLED_FOR (p, kPanels)
+      store_lanes(t.out + row * t.out_stride + column + p * kPanel, mul(broadcast(scale), sums.out[p]), lanes_of(p));
   }
+  return scale;
 }
 
 inline void delta_rule(const DeltaRuleTask& t) {
+  float* scale = t.state + state_panels(t.value_dim) * kPanel * t.key_dim;
+  float after = *scale;
   int64_t column = 0;
-  for (; column + 16 * kDeltaVectors <= t.value_dim; column += 16 * kDeltaVectors)
-    delta_columns<kDeltaVectors, true>(t, column, 16);
-  for (; column + 16 <= t.value_dim; column += 16) delta_columns<1, true>(t, column, 16);
-  if (column < t.value_dim) delta_columns<1, false>(t, column, t.value_dim - column);
+  for (; column + (kDeltaPanels - 1) * kPanel < t.value_dim; column += kDeltaPanels * kPanel)
+    after = delta_columns<kDeltaPanels>(t, column, *scale);
+  for (; column < t.value_dim; column += kPanel) after = delta_columns<1>(t, column, *scale);
+  *scale = after;
 }
 
 }  // namespace

@@ -1,66 +1,81 @@
 // The recurrence of Mamba2 (Dao and Gu 2024, arXiv:2405.21060, equation 1) and the norm behind it.
 //
-// Prefill goes through a head's tokens four at a time: each value of the state is loaded and stored once for four
-// tokens, in registers between, and sees the same operations in the same order as one token at a time. So a cut between
-// any rows changes no bit. It costs 3 multiply-adds for each value of the state and token; the form in matrix products
-// of chunks (section 6) costs about 2 + chunk * (1 / head_dim + 1 / state_dim), but its products are those that matrix
-// units are made for.
+// Prefill takes a few panels of a head's columns through sixteen rows at a time, while the panels stay in the
+// first-level cache, and within them through a few tokens at a time: each value of the state is loaded and stored once
+// for these tokens, in registers between, and sees the same operations in the same order as one token at a time. So a
+// cut between any rows changes no bit. It costs two multiply-adds for each value of the state and token; the form in
+// matrix products of chunks (section 6) costs as many, and about chunk / state_dim + chunk / head_dim more.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/ops/gemm/operand.h"
 #include "kernels/ops/rows/activation.h"
 #include "kernels/ops/rows/norm.h"
+#include "kernels/ops/state/scaled_state.h"
 #include "kernels/simd/math.h"
 #include "kernels/simd/unroll.h"
 
 namespace forearm {
 namespace {
 
-// The steps and decays of some rows of one head.
+// A head's next rows, of which each has what a token's x is multiplied with on its way to what is kept, the scale after
+// the token, and the factor of what is kept before it.
 constexpr int64_t kStepRows = 16;
 struct Mamba2Steps {
-  float dt[kStepRows], decay[kStepRows];
+  float gain[kStepRows], scale[kStepRows], factor[kStepRows];
+  bool rescales[kStepRows];  // factor is not 1
 };
 
-inline void mamba2_steps(const Mamba2Task& t, int64_t head, int64_t row, int64_t rows, Mamba2Steps& steps) {
-  float raw[kStepRows] = {};
+inline void mamba2_steps(const Mamba2Task& t, int64_t head, int64_t row, int64_t rows, float before,
+                         Mamba2Steps& steps) {
+  float raw[kStepRows] = {}, decay[kStepRows];
   for (int64_t i = 0; i < rows; ++i) raw[i] = t.dt[(row + i) * t.dt_stride + head];
   const F16 moved = fma(load(raw), broadcast(t.dt_scale), broadcast(t.dt_bias[head]));
   const F16 dt = min(broadcast(t.dt_most), max(broadcast(t.dt_least), softplus(moved)));
-  store(steps.dt, dt);
-  store(steps.decay, exp(sub(zero(), mul(dt, exp(broadcast(t.a_log[head]))))));
+  store(decay, exp(sub(zero(), mul(dt, exp(broadcast(t.a_log[head]))))));
+  for (int64_t i = 0; i < kStepRows; ++i) {
+    const Forgetting gate(i ? steps.scale[i - 1] : before, decay[i]);
+    steps.scale[i] = gate.scale;
+    steps.rescales[i] = gate.rescales;
+    steps.factor[i] = gate.rescales ? gate.decayed : 1.0f;
+  }
+  store(steps.gain, div(dt, load(steps.scale)));
 }
 
+// Panels and tokens of a pass: for each panel of each token a sum and what x adds must fit the registers.
+constexpr int kMambaTokens = kVectorRegisters == 1 ? 4 : 2, kMambaPanels = kVectorRegisters == 1 ? 2 : 1;
+
 // Moves kPanels panels of a head's state by kTokens tokens, from column `column` of the head on.
-template <int kPanels, int kTokens>
+template <int kPanels, int kTokens, bool kRescales>
 inline void mamba2_pass(const Mamba2Task& t, int64_t head, int64_t row, int64_t column, const Mamba2Steps& steps,
                         int64_t step) {
-  const int64_t size = t.state_dim * kPanel, group = head / (t.heads / t.groups) * t.state_dim;
-  float* state = t.state + (head * mamba2_panels(t.head_dim) + column / kPanel) * size;
-  const float *b[kTokens], *c[kTokens];
-  float* x[kTokens];
-  F16 moved[kTokens][kPanels], decay[kTokens], y[kTokens][kPanels];
+  const int64_t group = head / (t.heads / t.groups) * t.state_dim;
+  float* state = t.state + head * state_floats(t.state_dim, t.head_dim) + column * t.state_dim;
+  const float *b = t.b + row * t.stride + group, *c = t.c + row * t.stride + group;
+  float* x = t.x + row * t.stride + head * t.head_dim + column;
+  F16 moved[kTokens][kPanels], y[kTokens][kPanels];
   const auto lanes_of = [&](int panel) {
     const int64_t left = t.head_dim - column - panel * kPanel;
     return left < kPanel ? left : kPanel;
   };
   UNROLLED_FOR (i, kTokens) {
-    b[i] = t.b + (row + i) * t.stride + group;
-    c[i] = t.c + (row + i) * t.stride + group;
-    x[i] = t.x + (row + i) * t.stride + head * t.head_dim + column;
-    decay[i] = broadcast(steps.decay[step + i]);
     UNROLLED_FOR (p, kPanels) {
-      moved[i][p] = mul(load_lanes(x[i] + p * kPanel, lanes_of(p)), broadcast(steps.dt[step + i]));
+      moved[i][p] = mul(load_lanes(x + i * t.stride + p * kPanel, lanes_of(p)), broadcast(steps.gain[step + i]));
       y[i][p] = zero();
     }
   }
   for (int64_t n = 0; n < t.state_dim; ++n) {
+    F16 write[kTokens], read[kTokens];
+    UNROLLED_FOR (i, kTokens) {
+      write[i] = broadcast(b[i * t.stride + n]);
+      read[i] = broadcast(c[i * t.stride + n]);
+    }
     UNROLLED_FOR (p, kPanels) {
-      float* at = state + p * size + n * kPanel;
+      float* at = state + (p * t.state_dim + n) * kPanel;
       F16 s = load(at);
       UNROLLED_FOR (i, kTokens) {
-        s = fma(decay[i], s, mul(broadcast(b[i][n]), moved[i][p]));
-        y[i][p] = fma(broadcast(c[i][n]), s, y[i][p]);
+        if constexpr (kRescales) s = mul(broadcast(steps.factor[step + i]), s);
+        s = fma(write[i], moved[i][p], s);
+        y[i][p] = fma(read[i], s, y[i][p]);
       }
       store(at, s);
     }
@@ -68,31 +83,42 @@ inline void mamba2_pass(const Mamba2Task& t, int64_t head, int64_t row, int64_t 
   const F16 d = broadcast(t.d[head]);
   UNROLLED_FOR (i, kTokens) {
     UNROLLED_FOR (p, kPanels) {
-      float* out = x[i] + p * kPanel;
-      store_lanes(out, fma(d, load_lanes(out, lanes_of(p)), y[i][p]), lanes_of(p));
+      float* out = x + i * t.stride + p * kPanel;
+      const F16 told = mul(broadcast(steps.scale[step + i]), y[i][p]);
+      store_lanes(out, fma(d, load_lanes(out, lanes_of(p)), told), lanes_of(p));
     }
   }
 }
 
-// Passes that go through all columns of a head, two panels at a time as far as there are two.
-template <int kTokens>
-inline void mamba2_tokens(const Mamba2Task& t, int64_t head, int64_t row, const Mamba2Steps& steps, int64_t step) {
-  constexpr int kPanels = kTokens == 1 ? 2 : 1;  // as many sums as registers hold
-  int64_t column = 0;
-  for (; column + (kPanels - 1) * kPanel < t.head_dim; column += kPanels * kPanel)
-    mamba2_pass<kPanels, kTokens>(t, head, row, column, steps, step);
-  if (column < t.head_dim) mamba2_pass<1, kTokens>(t, head, row, column, steps, step);
+// Moves kPanels panels by `rows` rows, at most kStepRows.
+template <int kPanels>
+inline void mamba2_columns(const Mamba2Task& t, int64_t head, int64_t row, int64_t rows, int64_t column,
+                           const Mamba2Steps& steps) {
+  int64_t step = 0;
+  for (; step + kMambaTokens <= rows; step += kMambaTokens) {
+    bool rescales = false;
+    UNROLLED_FOR (i, kMambaTokens) rescales |= steps.rescales[step + i];
+    if (rescales) {
+      mamba2_pass<kPanels, kMambaTokens, true>(t, head, row + step, column, steps, step);
+    } else {
+      mamba2_pass<kPanels, kMambaTokens, false>(t, head, row + step, column, steps, step);
+    }
+  }
+  for (; step < rows; ++step) mamba2_pass<kPanels, 1, true>(t, head, row + step, column, steps, step);
 }
 
 inline void mamba2(const Mamba2Task& t) {
   Mamba2Steps steps;
   for (int64_t head = t.head_begin; head < t.head_end; ++head) {
-    for (int64_t first = 0; first < t.rows; first += kStepRows) {
-      const int64_t rows = t.rows - first < kStepRows ? t.rows - first : kStepRows;
-      mamba2_steps(t, head, first, rows, steps);
-      int64_t step = 0;
-      for (; step + 4 <= rows; step += 4) mamba2_tokens<4>(t, head, first + step, steps, step);
-      for (; step < rows; ++step) mamba2_tokens<1>(t, head, first + step, steps, step);
+    float* scale = t.state + (head + 1) * state_floats(t.state_dim, t.head_dim) - kPanel;
+    for (int64_t row = 0; row < t.rows; row += kStepRows) {
+      const int64_t rows = t.rows - row < kStepRows ? t.rows - row : kStepRows;
+      mamba2_steps(t, head, row, rows, *scale, steps);
+      *scale = steps.scale[rows - 1];
+      int64_t column = 0;
+      for (; column + (kMambaPanels - 1) * kPanel < t.head_dim; column += kMambaPanels * kPanel)
+        mamba2_columns<kMambaPanels>(t, head, row, rows, column, steps);
+      if (column < t.head_dim) mamba2_columns<1>(t, head, row, rows, column, steps);
     }
   }
 }
