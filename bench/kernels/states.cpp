@@ -1,0 +1,196 @@
+// Measures the recurrences of layers that keep a state, in the prefill of a prompt, beside the same layer's
+// projections:
+//
+//   state_bench [-t THREADS] [-r ROWS] [TIER...]     one thread, 512 rows and the tier in use
+//
+// Heads are divided among the threads. GFLOP/s count what the definition needs, two operations a multiply-add: for each
+// token and value of a state three multiply-adds of the gated delta rule (read with the key, write, read with the
+// query) and two of Mamba2 (write, read). Their limit is the peak of the threads' float32 multiply-adds. The
+// projections are an int8 matrix product with as many multiply-adds as the layer's. Passes of recurrence, projections
+// and peak alternate; every figure is the best of its passes, in time that the threads had a core.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <string>
+
+#include "kernels/kernels.h"
+#include "timing.h"
+
+namespace forearm {
+namespace {
+
+constexpr int kPasses = 9;
+constexpr int64_t kRuleRows = 32;  // rows that the mixer hands to the gated delta rule at once
+constexpr int64_t kWeightBytes = int64_t{128} << 20, kRowBytes = int64_t{64} << 20, kScratchBytes = int64_t{8} << 20;
+
+struct Shape {
+  const char* name;
+  int64_t hidden;
+  int64_t key_heads, heads;  // no key heads: Mamba2, with one group
+  int64_t key_dim, value_dim;
+
+  int64_t inner() const { return heads * value_dim; }
+  int64_t projected() const {
+    return key_heads ? 2 * key_heads * key_dim + 2 * inner() + 2 * heads : 2 * inner() + 2 * key_dim + heads;
+  }
+  double multiply_adds() const {  // of the recurrence, for a token
+    return (key_heads ? 3.0 : 2.0) * static_cast<double>(inner() * key_dim);
+  }
+};
+constexpr Shape kShapes[] = {{"qwen3.5-9b", 4096, 16, 32, 128, 128},
+                             {"qwen3-next", 2048, 16, 32, 128, 128},
+                             {"granite-4-tiny", 1536, 0, 48, 128, 64},
+                             {"falcon-h1-1.5b", 2048, 0, 48, 256, 64}};
+
+struct Machine {
+  const Kernels& tier;
+  int64_t threads;
+  int64_t rows;
+  char* weights;   // [kWeightBytes]
+  char* operand;   // [kRowBytes]: the projections' rows
+  float* numbers;  // [kRowBytes / 4]: between -0.15 and 0.15, so that a key of 128 is about one long
+  char* scratch;   // [threads][kScratchBytes]: of projections; a head's rows and state
+
+  double multiply_s() const {  // seconds of a float32 multiply-add
+    std::vector<float> kept(threads * 64);
+    std::vector<int64_t> operations(threads * 64);
+    const auto work = [&](int t) { kept[t * 64] = tier.multiply_rounds(Form::f32_rows, 300'000, &operations[t * 64]); };
+    return 2 * timed(static_cast<int>(threads), work) / static_cast<double>(operations[0] * threads);
+  }
+
+  double project_s(int64_t n, int64_t k) const {
+    const Layout layout = tier.layout[static_cast<int>(DType::int8)];
+    const int64_t width = form_bytes(layout.form), stride = ((k * width + 63) / 64 | 1) * 64 / width;
+    const auto first_column = [&](int t) { return t == threads ? n : n / 32 * t / threads * 32; };
+    return timed(static_cast<int>(threads), [&](int t) {
+      float* scales = reinterpret_cast<float*>(weights + kWeightBytes / 2);  // all 1
+      GemmTask task{};
+      task.a = {operand, stride, layout.form, k, scales, reinterpret_cast<int32_t*>(scales)};
+      task.row_end = rows;
+      task.w = {weights, DType::int8, n, k, k, scales};
+      task.scratch = scratch + t * kScratchBytes;
+      task.n_begin = first_column(t);
+      task.n_end = first_column(t + 1);
+      task.scale = 1.0f;
+      task.out = {operand + kRowBytes / 2, n + 16, Form::f32_rows};
+      tier.gemm(task);
+    });
+  }
+
+  double recur_s(const Shape& shape) const {
+    return timed(static_cast<int>(threads), [&](int t) {
+      float* own = reinterpret_cast<float*>(scratch + t * kScratchBytes);
+      const int64_t begin = shape.heads * t / threads, end = shape.heads * (t + 1) / threads;
+      if (shape.key_heads) {
+        for (int64_t head = begin; head < end; ++head) rule(shape, own);
+      } else {
+        scan(shape, own, begin, end);
+      }
+    });
+  }
+
+ private:
+  void rule(const Shape& shape, float* own) const {
+    float *state = own + rows, *out = state + state_floats(shape.key_dim, shape.value_dim);
+    for (int64_t row = 0; row < rows; ++row) own[row] = 0.75f + numbers[row];
+    std::fill(state, out, 0.0f);
+    DeltaRuleTask task{};
+    task.qk_stride = shape.key_dim;
+    task.v_stride = task.out_stride = shape.value_dim;
+    task.gate_stride = 1;
+    task.key_dim = shape.key_dim;
+    task.value_dim = shape.value_dim;
+    task.state = state;
+    task.out = out;
+    for (int64_t row = 0; row < rows; row += kRuleRows) {
+      task.rows = std::min(kRuleRows, rows - row);
+      task.q = numbers + row * shape.key_dim;
+      task.k = task.q + rows * shape.key_dim;
+      task.v = task.k + rows * shape.key_dim;
+      task.decay = task.beta = own + row;
+      tier.delta_rule(task);
+    }
+  }
+
+  void scan(const Shape& shape, float* own, int64_t begin, int64_t end) const {
+    Mamba2Task task{};
+    task.x = reinterpret_cast<float*>(operand);
+    task.stride = shape.inner() + 2 * shape.key_dim;
+    task.b = task.x + shape.inner();
+    task.c = task.b + shape.key_dim;
+    task.dt = numbers;
+    task.dt_stride = shape.heads;
+    task.rows = rows;
+    task.heads = shape.heads;
+    task.groups = 1;
+    task.head_dim = shape.value_dim;
+    task.state_dim = shape.key_dim;
+    task.head_begin = begin;
+    task.head_end = end;
+    task.dt_bias = task.a_log = task.d = numbers;
+    task.dt_scale = 1.0f;
+    task.dt_most = 0.1f;  // as most models' steps
+    task.state = own;
+    tier.mamba2(task);
+  }
+};
+
+void report(const Machine& machine, const Shape& shape) {
+  double multiply_s = 1, in_s = 1e9, out_s = 1e9, recur_s = 1e9;
+  for (int pass = 0; pass < kPasses; ++pass) {
+    multiply_s = std::min(multiply_s, machine.multiply_s());
+    in_s = std::min(in_s, machine.project_s(shape.projected(), shape.hidden));
+    out_s = std::min(out_s, machine.project_s(shape.hidden, shape.inner()));
+    recur_s = std::min(recur_s, machine.recur_s(shape));
+  }
+  const double tokens = static_cast<double>(machine.rows), done = shape.multiply_adds() * tokens;
+  const double project_s = in_s + out_s;
+  printf(
+      "  %-14s recurrence %6.2f us a token, %6.1f GFLOP/s = %3.0f %% of the peak; projections %6.2f us a token; "
+      "recurrence %4.1f %% of both\n",
+      shape.name, 1e6 * recur_s / tokens, 2e-9 * done / recur_s, 100 * done * multiply_s / recur_s,
+      1e6 * project_s / tokens, 100 * recur_s / (recur_s + project_s));
+  fflush(stdout);
+}
+
+[[noreturn]] void refuse(const char* what, const char* value) {
+  fprintf(stderr, "error: %s %s\n", what, value);
+  exit(1);
+}
+
+}  // namespace
+}  // namespace forearm
+
+int main(int argc, char** argv) {
+  using namespace forearm;
+  int64_t threads = 1;
+  int64_t rows = 512;
+  std::vector<const char*> tiers;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word[0] != '-') {
+      tiers.push_back(argv[i]);
+    } else if (i + 1 < argc && (word == "-t" || word == "-r")) {
+      (word == "-t" ? threads : rows) = atoi(argv[++i]);
+    } else {
+      refuse("cannot read", argv[i]);
+    }
+  }
+  if (threads < 1 || rows < 1 || rows > 1024) refuse("needs a thread or more and 1 to 1024 rows, not", argv[argc - 1]);
+  if (tiers.empty()) tiers = {kernels().tier};
+  char *weights = allocate(kWeightBytes), *operand = allocate(kRowBytes), *scratch = allocate(threads * kScratchBytes);
+  memset(weights, 1, kWeightBytes / 2);
+  std::fill_n(reinterpret_cast<float*>(weights + kWeightBytes / 2), kWeightBytes / 8, 1.0f);
+  float* numbers = reinterpret_cast<float*>(allocate(kRowBytes));
+  for (int64_t i = 0; i < kRowBytes / 4; ++i) numbers[i] = static_cast<float>(i * 7919 % 1021) / 1021 * 0.3f - 0.15f;
+  for (const char* name : tiers) {
+    const Kernels* tier = find_tier(name);
+    if (!tier) refuse("this CPU has no tier", name);
+    printf("%s, %ld threads, %ld rows\n", name, threads, rows);
+    for (const Shape& shape : kShapes) {
+      memcpy(operand, numbers, kRowBytes);
+      report({*tier, threads, rows, weights, operand, numbers, scratch}, shape);
+    }
+  }
+}
