@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from tests.model.transformers_types import (
     PROMPT_TOKENS,
     VOCABULARY,
+    compare,
     executor_tokens,
     make_executor,
     reference_tokens,
@@ -17,11 +19,13 @@ from tests.model.transformers_types import (
     tiny_config,
 )
 from tokenizers import Tokenizer, models
+from tools import models_page
 from transformers import PreTrainedTokenizerFast
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from forearm import LLM, SamplingParams
 from forearm.errors import ConfigError
-from forearm.model.families.families import read_config
+from forearm.model.families.families import FAMILIES, read_config
 from forearm.model.modules import open as modules
 from forearm.model.quantization.quantization import Asked
 
@@ -31,6 +35,11 @@ PAGED = ("llama", "gpt2", "gemma2", "mixtral", "deepseek_v2", "cohere2", "gpt_ne
 # Attention with a bias of its own; a state; a state beside attention; an attention class of its own; positions counted
 # by the model.
 OWN_CACHE = ("bloom", "mamba", "lfm2", "falcon", "bart")
+
+
+# What `python -m tests.model.transformers_types` found, as docs/models.md tells it.
+TABLE: dict[str, str] = json.loads(models_page.TRANSFORMERS_TYPES.read_text())
+AGREE = sorted(name for name, found in TABLE.items() if found.startswith("agrees") and name not in PAGED + OWN_CACHE)
 
 
 def prompt_of(seed: int) -> list[int]:
@@ -56,6 +65,15 @@ def test_a_cache_of_transformers_gives_the_tokens_of_generate(model_type: str, t
 
     assert own_cache
     assert executor_tokens(executor, prompt_of(2), PROMPT_TOKENS) == wanted
+
+
+@pytest.mark.parametrize("model_type", random.Random(25).sample(AGREE, 3))
+def test_a_sample_of_the_types_that_the_page_lists_agrees(model_type: str) -> None:
+    assert compare(model_type) == TABLE[model_type]
+
+
+def test_the_page_lists_every_generating_type_without_a_native_family() -> None:
+    assert set(TABLE) >= set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - set(FAMILIES)
 
 
 def test_linear_layers_are_quantized_while_loading(tmp_path: Path) -> None:

@@ -1,14 +1,15 @@
 """Tiny random models of every generating model type of transformers, for the transformers executor.
 
-`python -m tests.model.transformers_types [TYPE ...]` prints for each type whether the executor gives the tokens of
-transformers' generate; without types, for all of them.
+`python -m tests.model.transformers_types [TYPE ...]` compares the executor's tokens with those of transformers'
+generate, for all types without a native family or for those named, and writes what it found to the table of
+docs/models.md and to transformers_types.json, from which the table is made.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import resource
-import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from tools import models_page
 from transformers import AutoModelForCausalLM, PretrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -28,9 +30,13 @@ from forearm.engine.executor import NativeExecutor
 from forearm.engine.host.memory_plan import fit
 from forearm.engine.host.split_engines import memory_of
 from forearm.engine.start import Cores, load
+from forearm.errors import ConfigError
+from forearm.model.families.families import FAMILIES
 
 VOCABULARY, PROMPT_TOKENS, NEW_TOKENS = 128, 21, 32
-MEMORY_BYTES, SECONDS = 8 << 30, 90  # of one type's process in `main`
+_LONGEST = 160  # characters of a reason
+PAGED = "paged attention"
+MEMORY_BYTES, SECONDS = 8 << 30, 180  # of one type's process in `main`
 
 # Sizes by the names that configurations have for them; a configuration takes those that it has a value for.
 _SIZES: dict[str, Any] = {
@@ -88,10 +94,17 @@ _OTHER: dict[str, dict[str, Any]] = {
 def tiny_config(model_type: str) -> PretrainedConfig:
     """Return a small configuration of a model type."""
     made = CONFIG_MAPPING[model_type]
-    known = made().to_dict()
-    sizes = {name: value for name, value in _SIZES.items() if known.get(name) is not None}
     tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    return made(**(sizes | tokens | _OTHER.get(model_type, {})))
+    return made(**(_sizes(made().to_dict()) | tokens | _OTHER.get(model_type, {})))
+
+
+def _sizes(known: dict[str, Any]) -> dict[str, Any]:
+    """Return small sizes for a configuration and for those inside it, of text, images or sound."""
+    found = {name: value for name, value in _SIZES.items() if known.get(name) is not None}
+    for name, value in known.items():
+        if name.endswith("_config") and isinstance(value, dict):
+            found[name] = _sizes(value) | ({"model_type": value["model_type"]} if "model_type" in value else {})
+    return found
 
 
 def save_tiny(model_type: str, folder: Path) -> transformers.PreTrainedModel:
@@ -169,14 +182,16 @@ class Line:
 
 
 def compare(model_type: str) -> str:
-    """Return "" if the executor's tokens are transformers', else what differs; then the cache that was used."""
+    """Return "agrees", with the cache that was used, if the executor's tokens are transformers'; else what differs."""
     with tempfile.TemporaryDirectory() as folder:
         model = save_tiny(model_type, Path(folder))
         prompt = np.random.default_rng(3).integers(3, VOCABULARY - 4, PROMPT_TOKENS).tolist()
         wanted = reference_tokens(model, prompt)
         executor, own_cache = make_executor(Path(folder))
         found = executor_tokens(executor, prompt, PROMPT_TOKENS if own_cache else 8)
-    return f"agrees; {own_cache or 'paged attention'}" if found == wanted else f"DIFFERS: {found} is not {wanted}"
+    if found != wanted:
+        return f"differs from token {next(i for i, (a, b) in enumerate(zip(found, wanted, strict=True)) if a != b)} on"
+    return f"agrees: {own_cache or PAGED}"
 
 
 def _joined(lists: list[list[int]]) -> Int32Array:
@@ -184,23 +199,32 @@ def _joined(lists: list[list[int]]) -> Int32Array:
 
 
 def main(types: list[str]) -> None:
-    """Print a line for each type, each compared in a process of its own, since some defaults take tens of GB."""
+    """Compare each type in a process of its own, since some defaults take tens of GB, and write the table."""
     transformers.logging.set_verbosity_error()
-    for model_type in types or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
+    found: dict[str, str] = json.loads(models_page.TRANSFORMERS_TYPES.read_text())
+    for model_type in types or sorted(set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - set(FAMILIES)):
+        into, out = os.pipe()
         child = os.fork()
         if child:
+            os.close(out)
+            with os.fdopen(into) as said:
+                text = said.read()
             _, status = os.waitpid(child, 0)
-            if status:
-                print(f"{model_type}: the process ended with status {status}", flush=True)
+            found[model_type] = text or f"not tried: its tiny model took {SECONDS} s of CPU time or ended its process"
+            print(f"{model_type}: {found[model_type]} ({status})", flush=True)
+            models_page.TRANSFORMERS_TYPES.write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n")
             continue
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-        signal.alarm(SECONDS)
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
         try:
-            said = compare(model_type)
+            text = compare(model_type)
+        except ConfigError as problem:
+            text = f"refused: {problem}"
         except Exception as problem:  # whatever a model's code raises belongs into the table
-            said = f"FAILS: {type(problem).__name__}: {problem}".replace("\n", " ")[:200]
-        print(f"{model_type}: {said}", flush=True)
+            text = f"fails: {type(problem).__name__}: {problem}"
+        os.write(out, " ".join(text.split())[:_LONGEST].encode())
         os._exit(0)
+    models_page.PAGE.write_text(models_page.page())
 
 
 if __name__ == "__main__":
