@@ -40,6 +40,7 @@ USAGE = """usage: forearm COMMAND ...
   run-batch [MODEL]   answer a file of requests
   quantize [MODEL]    write a model with int8 or int4 weights, for forearm, vLLM and transformers
   health              exit status 0 if a server takes requests
+  completion SHELL    script that completes commands, flags and models in bash, zsh or fish
   --version
 
 `forearm COMMAND --help` lists the flags of a command, --help=engine a group
@@ -199,6 +200,13 @@ def client_of(given: Namespace) -> Client:
     return Client(url, given.model_name, given.api_key, trusting=not given.url)
 
 
+def completion(argv: Sequence[str]) -> int:
+    """`forearm completion bash|zsh|fish`."""
+    from forearm.cli.completion import completion
+
+    return completion(argv, COMMANDS)
+
+
 # Functions of this module, or "module:function" of one that is imported when the command runs. They get the words after
 # the command's name and return the exit status.
 COMMANDS: dict[str, Callable[[Sequence[str]], int] | str] = {
@@ -220,5 +228,6 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int] | str] = {
     "doctor": "forearm.doctor.command:run",
     "quantize": "forearm.cli.quantize:run",
     "health": "forearm.cli.health:run",
+    "completion": completion,
     "collect-env": "forearm.doctor.command:run",  # vLLM's name
 }
