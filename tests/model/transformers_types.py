@@ -48,26 +48,31 @@ _SIZES: dict[str, Any] = {
     **dict.fromkeys(("max_position_embeddings", "n_positions"), 256), "sliding_window": 8,
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 32),
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4),
-    **dict.fromkeys(("num_experts_per_tok", "moe_topk", "top_k_experts", "moe_k"), 2),
+    **dict.fromkeys(("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k_experts", "moe_k"), 2),
     **dict.fromkeys(("n_group", "topk_group", "moe_num_shared_experts", "first_k_dense_replace"), 1),
     "q_lora_rank": 32, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
     "rotary_dim": 8, "state_size": 16, "time_step_rank": 8, "expand": 2,
     "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
     "mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_d_ssm": 128,
-    "num_global_key_value_heads": 2, "global_head_dim": 16,
+    "num_global_key_value_heads": 2, "global_head_dim": 16, "linear_num_heads": 4, "linear_head_dim": 16,
+    "num_expert_group": 1,
 }  # fmt: skip
 _MLA = {"num_key_value_heads": 4}
 _MLA_ROTATED = _MLA | {"head_dim": 8}
+_INDEX = {"index_n_heads": 4, "index_head_dim": 16, "index_topk": 64}
 _HEADS = {"head_dim": 16, "num_key_value_heads": 2}
 _LINEAR_THEN_FULL = {"layer_types": ["linear_attention", "full_attention"]}
 # What a configuration needs besides, or in place of, the sizes above.
 _OTHER: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("minicpm3", "glm4_moe_lite", "axk2"), _MLA),
     **dict.fromkeys(("deepseek_v3", "longcat_flash", "youtu", "axk1"), _MLA_ROTATED),
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), _MLA_ROTATED | _INDEX),
+    "dots3_note_text": _MLA | _INDEX,
     "deepseek_v2": _MLA | {"num_experts_per_tok": 2},
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _LINEAR_THEN_FULL),
     **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe", "ministral", "nemotron"), _HEADS),
     "dots1": {"head_dim": 16, "num_experts_per_tok": 2, "n_routed_experts": 4, "n_shared_experts": 1},
+    "lfm3": {"layer_types": ["conv", "full_attention"]},
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"], "mamba_n_heads": 8, "mamba_d_head": 16},
@@ -87,7 +92,7 @@ _OTHER: dict[str, dict[str, Any]] = {
     "mamba2": {"num_heads": 4, "head_dim": 32, "n_groups": 1},
     "zaya": {"num_experts_per_tok": 1},
     "recurrent_gemma": {"num_hidden_layers": 3},
-    "kimi_linear": {"layer_types": ["linear_attention", "full_attention"], "num_key_value_heads": 4},
+    **dict.fromkeys(("kimi_linear", "bailing_hybrid"), _LINEAR_THEN_FULL | _MLA_ROTATED),
 }
 
 
