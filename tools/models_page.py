@@ -13,7 +13,7 @@ from pathlib import Path
 from forearm.model.checkpoint.short_names import SHORT_NAMES
 from forearm.model.families.encoders import ENCODERS
 from forearm.model.families.families import FAMILIES, Family
-from forearm.model.gguf.gguf_config import ARCHITECTURES
+from forearm.model.gguf.gguf_architectures import ARCHITECTURES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "models.md"
@@ -60,7 +60,7 @@ def page() -> str:
     """Return the whole page."""
     rows = [
         HEAD,
-        *_table(FAMILIES, {name for names in ARCHITECTURES.values() for name in names}),
+        *_table(FAMILIES, {name for one in ARCHITECTURES.values() for name in one.families}),
         "\n## Embedding, scoring and classifying ([how](embeddings.md))\n",
         *_table(ENCODERS, None),
     ]

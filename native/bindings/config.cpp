@@ -120,8 +120,8 @@ LayerKind layer_of(const py::handle& layer) {
   else if (py::hasattr(mixer, "state_dim"))
     kind.mixer = mamba2_of(mixer);
   else if (py::hasattr(mixer, "key_heads"))
-    kind.mixer =
-        GatedDeltaKind{size("key_heads"), size("value_heads"), size("key_dim"), size("value_dim"), size("taps")};
+    kind.mixer = GatedDeltaKind{size("key_heads"), size("value_heads"), size("key_dim"),
+                                size("value_dim"), size("taps"),        mixer.attr("tiled").cast<bool>()};
   else if (py::hasattr(mixer, "taps"))
     kind.mixer = ShortConvKind{mixer.attr("taps").cast<int64_t>(), mixer.attr("bias").cast<bool>()};
   else if (py::hasattr(mixer, "rank"))

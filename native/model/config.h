@@ -91,11 +91,16 @@ struct StateShape {
 
 // The gated delta rule (Qwen3-Next, Qwen3.5).
 struct GatedDeltaKind {
-  int64_t key_heads, value_heads;  // each key head has group() value heads, which follow each other
+  int64_t key_heads, value_heads;  // each key head has group() value heads
   int64_t key_dim, value_dim;      // of a head
   int64_t width;                   // of the convolution over queries, keys and values
+  bool tiled;                      // value head h belongs to key head h % key_heads, not to h / group()
 
   int64_t group() const { return value_heads / key_heads; }
+  // A key head's value heads lie in runs of neighbours.
+  int64_t runs() const { return tiled ? group() : 1; }
+  int64_t run_heads() const { return group() / runs(); }
+  int64_t run_begin(int64_t key_head, int64_t run) const { return key_head * run_heads() + run * key_heads; }
   int64_t channels() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
 };
 

@@ -45,10 +45,9 @@ def _weights(checkpoint: Checkpoint) -> tuple[ModelConfig, dict[str, Array]]:
         mapping = Mapping(tensor.path)
         if len(part.shape) == 2:
             stored = mapping.rows(tensor, part.rows(0, part.stored_shape[0]))
-            stored = stored.T if part.turned else stored
+            values = widened(stored.T if part.turned else stored, tensor.float_dtype).astype(np.float64)
         else:
-            stored = mapping.values(tensor, part.rows(0, part.shape[0]))
-        values = widened(stored, tensor.float_dtype).astype(np.float64)
+            values = part.vector(mapping, tensor).astype(np.float64)
         found.setdefault(part.name, []).append((part.at, values))
     experts_in_order = {name: sorted(pieces, key=lambda piece: piece[0]) for name, pieces in found.items()}
     return checkpoint.config, {
@@ -346,7 +345,9 @@ def gated_delta(own: GatedDelta, w: dict[str, Array], x: Array, e: Rounding, eps
     q, k, v = np.split(y, [own.key_heads * own.key_dim, 2 * own.key_heads * own.key_dim], axis=1)
     q, k = (a.reshape(len(x), own.key_heads, own.key_dim) for a in (q, k))
     q, k = (a / np.sqrt((a * a).sum(axis=-1, keepdims=True) + 1e-6) for a in (q, k))
-    q, k = (np.repeat(e.around(a, e.sums, 8), own.value_heads // own.key_heads, axis=1) for a in (q, k))
+    order = np.tile if own.tiled else np.repeat  # of key heads, each as often as it has value heads
+    spread = order(np.arange(own.key_heads), own.value_heads // own.key_heads)
+    q, k = (e.around(a, e.sums, 8)[:, spread] for a in (q, k))
     q, v = q / math.sqrt(own.key_dim), v.reshape(len(x), own.value_heads, own.value_dim)
     exact = replace(e, operands=0.0, int8="")  # the gates' matrices and their inputs are float32
     decay = np.exp(w["a_log"]) * np.logaddexp(0, linear(x, w["delta_a"], None, exact) + w["dt_bias"])

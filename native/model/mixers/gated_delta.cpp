@@ -99,11 +99,14 @@ void GatedDelta::compute_head(const StepWalk& w, HeadRows all) {
   const GatedDeltaKind& k = kind(all.layer);
   const Batch& batch = step_.batch();
   if (batch.position[all.rows.begin] == 0) {
-    const int64_t slot = batch.state[all.sequence], values = k.group() * k.value_dim, keys = k.key_heads * k.key_dim;
+    const int64_t slot = batch.state[all.sequence], keys = k.key_heads * k.key_dim;
     const Range query{all.head * k.key_dim, (all.head + 1) * k.key_dim};
-    states_.clear(all.layer, slot, query, {all.head * k.group(), (all.head + 1) * k.group()});
+    states_.clear(all.layer, slot, query, {0, 0});
     states_.clear(all.layer, slot, {keys + query.begin, keys + query.end}, {0, 0});
-    states_.clear(all.layer, slot, {2 * keys + all.head * values, 2 * keys + (all.head + 1) * values}, {0, 0});
+    for (int64_t run = 0; run < k.runs(); ++run) {
+      const int64_t begin = k.run_begin(all.head, run), end = begin + k.run_heads();
+      states_.clear(all.layer, slot, {2 * keys + begin * k.value_dim, 2 * keys + end * k.value_dim}, {begin, end});
+    }
   }
   for (int64_t row = all.rows.begin; row < all.rows.end; row += kRows)
     compute_rows(w, {all.layer, all.head, all.sequence, {row, std::min(row + kRows, all.rows.end)}});
@@ -116,26 +119,27 @@ void GatedDelta::compute_rows(const StepWalk& w, const HeadRows& own) {
   const Recurrence& weights = weights_.recurrence(own.layer);
   const Buffers to(k, step_.scratch.mixer(w.member));
   const DeltaColumns at(k);
-  const int64_t rows = own.rows.size(), first = own.head * k.group();
-  const int64_t keys = k.key_heads * k.key_dim, query = own.head * k.key_dim, value = first * k.value_dim;
+  const int64_t rows = own.rows.size(), keys = k.key_heads * k.key_dim, query = own.head * k.key_dim;
   convolve(own, query, query, k.key_dim, to.q, to.key_stride);
   convolve(own, at.k + query, keys + query, k.key_dim, to.k, to.key_stride);
-  convolve(own, at.v + value, 2 * keys + value, k.group() * k.value_dim, to.v, to.value_stride);
   // x / sqrt(sum of squares + eps) is an RMSNorm whose weights are 1 / sqrt(key_dim); queries are scaled by as much.
   const float eps = kNormEps / static_cast<float>(k.key_dim);
   step_.kernel.head_norm({to.q, to.key_stride, rows, 1, k.key_dim, layer.query_scale.data(), eps});
   step_.kernel.head_norm({to.k, to.key_stride, rows, 1, k.key_dim, layer.key_scale.data(), eps});
-  step_.kernel.delta_gates({step_.scratch.mixer_at(own.rows.begin, at.a + first),
-                            step_.scratch.mixer_at(own.rows.begin, at.b + first), step_.scratch.mixer_in.stride, rows,
-                            k.group(), weights.a_log.data() + first, weights.dt_bias.data() + first, to.decay,
-                            to.beta});
   float* state = states_.at(own.layer, step_.batch().state[own.sequence]).heads;
-  for (int64_t h = 0; h < k.group(); ++h) {
-    float* out = to.out + h * k.value_dim;
-    step_.kernel.delta_rule({to.q, to.k, to.key_stride, to.v + h * k.value_dim, to.value_stride, to.decay + h,
-                             to.beta + h, k.group(), rows, k.key_dim, k.value_dim,
-                             state + (first + h) * state_floats(k.key_dim, k.value_dim), out, to.value_stride});
-    store(own, out, to.value_stride, first + h);
+  for (int64_t run = 0; run < k.runs(); ++run) {
+    const int64_t first = k.run_begin(own.head, run), heads = k.run_heads(), value = first * k.value_dim;
+    convolve(own, at.v + value, 2 * keys + value, heads * k.value_dim, to.v, to.value_stride);
+    step_.kernel.delta_gates({step_.scratch.mixer_at(own.rows.begin, at.a + first),
+                              step_.scratch.mixer_at(own.rows.begin, at.b + first), step_.scratch.mixer_in.stride, rows,
+                              heads, weights.a_log.data() + first, weights.dt_bias.data() + first, to.decay, to.beta});
+    for (int64_t h = 0; h < heads; ++h) {
+      float* out = to.out + h * k.value_dim;
+      step_.kernel.delta_rule({to.q, to.k, to.key_stride, to.v + h * k.value_dim, to.value_stride, to.decay + h,
+                               to.beta + h, heads, rows, k.key_dim, k.value_dim,
+                               state + (first + h) * state_floats(k.key_dim, k.value_dim), out, to.value_stride});
+      store(own, out, to.value_stride, first + h);
+    }
   }
 }
 

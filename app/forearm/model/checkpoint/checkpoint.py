@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.formats import described, plan_formats, spec_bytes
-from forearm.model.checkpoint.names import TensorPart, parts, stored_module
+from forearm.model.checkpoint.names import parts, stored_module
 from forearm.model.checkpoint.shards import StoredTensor, read_tensors
+from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.checkpoint.unread import check_unread, some
 from forearm.model.families.config import DTypeName, KvDTypeName, ModelConfig, WeightFormat
 from forearm.model.families.families import read_config
@@ -25,7 +26,7 @@ from forearm.model.families.keys import Keys, read_json
 from forearm.model.families.matrices import matrices
 from forearm.model.families.switches import DTYPES, KV_DTYPES
 from forearm.model.gguf.gguf import is_gguf, read_gguf
-from forearm.model.gguf.gguf_config import gguf_config, is_quantized
+from forearm.model.gguf.gguf_config import gguf_config, is_quantized, predicted_layers
 from forearm.model.pooling.pooled_checkpoint import with_pooling
 from forearm.model.pooling.pooling import PoolingPlan
 from forearm.model.quantization.codes import CodedMatrix, Find
@@ -125,7 +126,7 @@ def open_checkpoint(
     asked["weight_dtype"] = wanted
     if is_gguf(folder):
         gguf = read_gguf(folder)
-        config, tensors, nextn = gguf_config(gguf, **asked), gguf.tensors, 0
+        config, tensors, nextn = gguf_config(gguf, **asked), gguf.tensors, predicted_layers(gguf)
         quantized = ("gguf", Keys({}, str(gguf.path))) if is_quantized(gguf) else None
     else:
         tensors = read_tensors(folder)

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from forearm.errors import ConfigError
-from forearm.model.checkpoint.names import TensorPart
 from forearm.model.checkpoint.shards import StoredTensor
+from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.families.config import NUMBER_FORMATS, DTypeName, WeightFormat
 from forearm.model.families.matrices import MatrixSpec
 from forearm.model.quantization.codes import CodedMatrix, common_format, groups_of

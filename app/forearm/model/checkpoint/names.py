@@ -6,10 +6,11 @@ The list of matrices (matrices.py) holds Llama's names of matrices; this file ho
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 
 from forearm.errors import ConfigError
+from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.families.config import Attention, Experts, LatentAttention, ModelConfig, ShortConv
 from forearm.model.families.matrices import MatrixPart, MatrixSpec, matrices
 from forearm.model.families.recurrences import GatedDelta, Mamba2
@@ -56,43 +57,6 @@ _PREFIXES = (
 )
 
 
-@dataclass(frozen=True)
-class TensorPart:
-    """One matrix or vector of the executor: shape[0] rows of the tensor `stored`, every `step`-th from `row` on.
-
-    Where several parts name one tensor (Phi-3's qkv_proj), their rows follow each other and must fill it, unless
-    `of_rows` gives the tensor's number of rows: then each part may take any of them. at: the executor's row of the
-    first row. matrix: the packed matrix that the rows go into; empty for a vector. transposed: floats are stored as
-    [k, rows] for each expert. turned: the tensor's rows are columns of the executor's matrix, so there are shape[1] of
-    them, from `row` on.
-    """
-
-    name: str
-    stored: str
-    shape: tuple[int, ...]
-    row: int = 0
-    at: int = 0
-    of_rows: int | None = None
-    matrix: str = ""
-    step: int = 1
-    transposed: bool = False
-    turned: bool = False
-
-    @property
-    def stored_shape(self) -> tuple[int, ...]:
-        """Return the shape of the tensor's rows."""
-        return self.shape[::-1] if self.turned else self.shape
-
-    @property
-    def layer(self) -> int | None:
-        """Return the number of the layer that the part belongs to; None: it is of the whole model."""
-        return int(self.name.split(".")[1]) if self.name.startswith("layers.") else None
-
-    def rows(self, begin: int, end: int) -> range:
-        """Return the tensor's rows that hold rows begin .. end - 1 of the part."""
-        return range(self.row + begin * self.step, self.row + end * self.step, self.step)
-
-
 def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
     """Return every matrix and vector that the executor of `config` needs, with its place in the tensors `stored`.
 
@@ -120,7 +84,7 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
         if config.qk_norm != "none" and isinstance(mixer, Attention):
             found += _head_norms(config, mixer, layer, at)
         if isinstance(mixer, LatentAttention):
-            found += _latent(layer, f"{at}.self_attn", mixer)
+            found += _latent(layer, at, config.names, mixer)
         if config.layer_scalar:
             found.append(TensorPart(f"{layer}.scalar", f"{at}.{names['scalar']}", (1,)))
         if isinstance(mixer, ShortConv):
@@ -129,9 +93,9 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
             if mixer.bias:
                 found.append(TensorPart(f"{layer}.conv.bias", f"{taps}.bias", (config.hidden,)))
         if mamba2 := config.layers[i].mamba2:
-            found += _mamba2(layer, f"{at}.{names['mamba']}", mamba2)
+            found += _recurrence(layer, at, names, names["mamba"], _mamba2(mamba2))
         if isinstance(mixer, GatedDelta):
-            found += _delta(layer, f"{at}.{names['delta']}", mixer)
+            found += _recurrence(layer, at, names, names["delta"], _delta(mixer))
         if config.sinks and isinstance(mixer, Attention):
             found.append(TensorPart(f"{layer}.sinks", f"{at}.{names['sinks']}", (config.heads,)))
         if isinstance(feed_forward, Experts) and feed_forward.correction:
@@ -144,30 +108,40 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
     return found
 
 
-def _mamba2(layer: str, at: str, own: Mamba2) -> Iterator[TensorPart]:
-    """Yield the vectors of a layer of Mamba2, whose module is `at`."""
-    yield TensorPart(f"{layer}.conv", f"{at}.conv1d.weight", (own.channels * own.taps,))
-    if own.conv_bias:
-        yield TensorPart(f"{layer}.conv.bias", f"{at}.conv1d.bias", (own.channels,))
-    for name, stored in (("dt_bias", "dt_bias"), ("a_log", "A_log"), ("d", "D")):
-        yield TensorPart(f"{layer}.{name}", f"{at}.{stored}", (own.heads,))
-    if own.norm:
-        yield TensorPart(f"{layer}.gate_norm", f"{at}.norm.weight", (own.inner,))
+def _mamba2(own: Mamba2) -> dict[str, int]:
+    """Return the vectors of a layer of Mamba2, with their sizes."""
+    sizes = {"conv": own.channels * own.taps, "dt_bias": own.heads, "a_log": own.heads, "d": own.heads}
+    norm = {"gate_norm": own.inner} if own.norm else {}
+    return sizes | norm | ({"conv.bias": own.channels} if own.conv_bias else {})
 
 
-def _latent(layer: str, at: str, own: LatentAttention) -> Iterator[TensorPart]:
+def _delta(own: GatedDelta) -> dict[str, int]:
+    """Return the vectors of a layer of the gated delta rule, with their sizes."""
+    heads = own.value_heads
+    return {"conv": own.channels * own.taps, "dt_bias": heads, "a_log": heads, "gate_norm": own.value_dim}
+
+
+def _recurrence(
+    layer: str, at: str, names: Mapping[str, str], module: str, vectors: Mapping[str, int]
+) -> Iterator[TensorPart]:
+    """Yield the vectors of a recurrence, which belong to `module` unless `names` has a name of their own."""
+    for name, size in vectors.items():
+        there = names.get(f"recurrence.{name}", f"{module}.{_RECURRENCE[name]}")
+        stored = there.removeprefix("-exp(").removesuffix(")")
+        yield TensorPart(f"{layer}.{name}", f"{at}.{stored}", (size,), negative_exp=stored != there)
+
+
+_RECURRENCE = {
+    "conv": "conv1d.weight", "conv.bias": "conv1d.bias", "dt_bias": "dt_bias", "a_log": "A_log", "d": "D",
+    "gate_norm": "norm.weight",
+}  # fmt: skip
+
+
+def _latent(layer: str, at: str, names: Mapping[str, str], own: LatentAttention) -> Iterator[TensorPart]:
     """Yield the norms of both latents."""
-    if own.q_rank:
-        yield from _norm(f"{layer}.q_norm", f"{at}.q_a_layernorm", own.q_rank, False)
-    yield from _norm(f"{layer}.k_norm", f"{at}.kv_a_layernorm", own.rank, False)
-
-
-def _delta(layer: str, at: str, own: GatedDelta) -> Iterator[TensorPart]:
-    """Yield the vectors of a layer of the gated delta rule, whose module is `at`."""
-    yield TensorPart(f"{layer}.conv", f"{at}.conv1d.weight", (own.channels * own.taps,))
-    for name, stored in (("dt_bias", "dt_bias"), ("a_log", "A_log")):
-        yield TensorPart(f"{layer}.{name}", f"{at}.{stored}", (own.value_heads,))
-    yield TensorPart(f"{layer}.gate_norm", f"{at}.norm.weight", (own.value_dim,))
+    for name, rank, stored in (("q_norm", own.q_rank, "q_a_layernorm"), ("k_norm", own.rank, "kv_a_layernorm")):
+        if rank:
+            yield from _norm(f"{layer}.{name}", f"{at}.{names.get(name, f'self_attn.{stored}')}", rank, False)
 
 
 def _head_norms(config: ModelConfig, mixer: Attention, layer: str, at: str) -> Iterator[TensorPart]:
@@ -235,13 +209,19 @@ def _pieces(part: MatrixPart, tensor: str, place: str, spec: MatrixSpec) -> Iter
 
 
 def _heads(config: ModelConfig, spec: MatrixSpec, prefix: str) -> Iterator[TensorPart]:
-    """Yield each head's rows of kv_b_proj: those of its keys, transposed (they multiply queries), or of its values."""
+    """Yield each head's rows of kv_b_proj: those of its keys, transposed (they multiply queries), or of its values.
+
+    A name of its own, "[all]" behind it, stands for a tensor with the rows of all heads as the executor has them.
+    """
     part, layer = spec.parts[0], int(spec.name.split(".")[1])
     own = config.layers[layer].mixer
     assert isinstance(own, LatentAttention)
-    tensor = f"{prefix}{config.names.get('layers', 'layers')}.{layer}.{part.stored}.weight"
+    module, _, place = config.names.get(part.key, part.stored).partition("[")
+    tensor = f"{prefix}{config.names.get('layers', 'layers')}.{layer}.{module}.weight"
     keys, a_head, shape = part.key == "k_up", own.plain + own.value, (part.rows, spec.k)
-    for head in range(config.heads):
+    if place:
+        yield TensorPart(part.name, tensor, (config.heads * part.rows, spec.k), matrix=spec.name)
+    for head in range(0 if place else config.heads):
         first, at, of_rows = head * a_head + (0 if keys else own.plain), head * part.rows, config.heads * a_head
         yield TensorPart(part.name, tensor, shape, first, at, of_rows, spec.name, turned=keys)
 

@@ -22,8 +22,8 @@ from forearm import _native
 from forearm.array_types import Float32Array, Int8Array
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint
-from forearm.model.checkpoint.names import TensorPart
 from forearm.model.checkpoint.shards import widened
+from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.families.config import Attention, FeedForward, WeightFormat
 from forearm.model.families.keys import read_json
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from forearm.array_types import Float32Array
 from forearm.model.checkpoint.checkpoint import Checkpoint
-from forearm.model.checkpoint.names import TensorPart
 from forearm.model.checkpoint.shards import Files, StoredTensor, widened
+from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.families.matrices import matrices
 from forearm.model.quantization import rotation
 
@@ -99,8 +99,7 @@ class RotatedWeights:
 
     def _stored_vector(self, name: str) -> Float32Array:
         part, tensor = self._vectors[name]
-        values = self._files.mapping(tensor.path).values(tensor, part.rows(0, part.shape[0]))
-        return widened(values, tensor.float_dtype)
+        return part.vector(self._files.mapping(tensor.path), tensor)
 
     def _norm(self, name: str) -> Float32Array | None:
         """Return the weights of a norm that are folded into the matrices behind it; None for no name."""

@@ -12,8 +12,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from forearm.errors import ConfigError
-from forearm.model.checkpoint.names import TensorPart, stored_module
+from forearm.model.checkpoint.names import stored_module
 from forearm.model.checkpoint.shards import Files, StoredTensor
+from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.families.config import Attention, ModelConfig
 
 log = logging.getLogger(__name__)

@@ -27,9 +27,9 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.calibration import Team, calibrated_layers, calibration_tokens
 from forearm.model.checkpoint.checkpoint import Checkpoint, Stored, stored_bytes
 from forearm.model.checkpoint.formats import Source, spec_bytes, summary
-from forearm.model.checkpoint.names import TensorPart
 from forearm.model.checkpoint.rotated import RotatedWeights
 from forearm.model.checkpoint.shards import Files, StoredTensor, widened
+from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.checkpoint.weight_cache import (
     cache_file,
     check_source,
@@ -226,9 +226,8 @@ class Loader:
                     target.load_matrix(part.name, floats, "float32", part.at + row)
             self._bar.update(stored_bytes(part, stored))
         elif len(part.shape) == 1:
-            values = self._files.mapping(stored.path).values(stored, part.rows(0, part.shape[0]))
-            target.load_vector(part.name, widened(values, stored.float_dtype), part.at)
-            self._bar.update(values.nbytes)
+            target.load_vector(part.name, part.vector(self._files.mapping(stored.path), stored), part.at)
+            self._bar.update(stored_bytes(part, stored))
         else:
             mapping = self._files.mapping(stored.path)
             row_bytes = (stored.end - stored.begin) // stored.shape[0]

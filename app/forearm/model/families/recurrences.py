@@ -56,7 +56,8 @@ class GatedDelta:
     holds for the token's key by the token's value, and reads it with the token's query.
 
     key_heads: heads of queries and keys; each has value_heads / key_heads value heads. taps: of a convolution over the
-    tokens of each channel of queries, keys and values.
+    tokens of each channel of queries, keys and values. tiled: value head h belongs to key head h % key_heads, as GGUF
+    files order them; else a key head's value heads are neighbours.
     """
 
     key_heads: int
@@ -64,6 +65,7 @@ class GatedDelta:
     key_dim: int
     value_dim: int
     taps: int
+    tiled: bool = False
 
     @property
     def channels(self) -> int:

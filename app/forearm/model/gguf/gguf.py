@@ -109,6 +109,7 @@ class _Header:
         entries = []
         for _ in range(tensors):
             name, dims = self._string(), self._number("I")
+            name += ".weight" if name.endswith(".ffn_norm") else ""  # Falcon-H1's
             if dims > 4:
                 raise self._damaged(f"tensor {name} of {dims} dimensions")
             shape = tuple(self._number("Q") for _ in range(dims))[::-1]

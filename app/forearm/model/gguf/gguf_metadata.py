@@ -24,7 +24,15 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "embedding_scale": (0.0, 1.0), "nextn_predict_layers": (0,), "pooling_type": (0,), "swin_norm": (False,),
     "use_parallel_residual": (False,), "tensor_data_layout": ("llama",),
 }  # fmt: skip
-_IGNORED = ("vocab_size", "rope.scaling.finetuned", "rope.scaling.yarn_ext_factor", "attention.value_length")
+_IGNORED = (
+    "vocab_size",
+    "rope.scaling.finetuned",
+    "rope.scaling.yarn_ext_factor",
+    "attention.value_length",
+    "rope.dimension_sections",
+    "n_deepstack_layers",
+    "rope.scaling.yarn_attn_factor",
+)
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,10 @@ class GgufMetadata:
         """Return whether the file has a tensor of this name."""
         return tensor in self.gguf.tensors
 
+    def any_layer(self, tensor: str) -> bool:
+        """Return whether a layer has a tensor of this name."""
+        return any(name.startswith("blk.") and name.endswith(f".{tensor}") for name in self.gguf.tensors)
+
     def integer(self, key: str, default: int | None = None, *, zeros: bool = False) -> int:
         """Return a whole number; a list with a value for each layer is accepted if all values are the same.
 
@@ -56,6 +68,8 @@ class GgufMetadata:
         name = f"{self.architecture}.{key}"
         value = self.keys.get(name)
         each = [one for one in value if one or not zeros] if isinstance(value, list) else []
+        if zeros and isinstance(value, list) and not each:
+            return 0
         if each and all(type(one) is int and one == each[0] for one in each):
             return int(each[0])
         return self.keys.integer(name, default)
@@ -67,9 +81,26 @@ class GgufMetadata:
             raise self.wrong(key, "at least 1")
         return value
 
+    def each(self, key: str, layers: int, default: list[Any] | None = None) -> list[Any]:
+        """Return a value for each of the first layers, of a list or the same for all."""
+        name = f"{self.architecture}.{key}"
+        value = self.keys.get(name)
+        value = default if value is None else value if isinstance(value, list) else [value] * layers
+        if value is None or len(value) < layers or not all(isinstance(one, int) and one >= 0 for one in value):
+            raise self.keys.wrong(name, f"a list of {layers} values, one for each layer")
+        return value[:layers]
+
     def number(self, key: str, default: float | None = None) -> float:
         """Return a finite number."""
         return self.keys.number(f"{self.architecture}.{key}", default)
+
+    def optional_number(self, key: str) -> float | None:
+        """Return a finite number, or None if the key is absent."""
+        return self.keys.optional_number(f"{self.architecture}.{key}")
+
+    def flag(self, key: str, default: bool) -> bool:
+        """Return true or false."""
+        return self.keys.flag(f"{self.architecture}.{key}", default)
 
     def text(self, key: str, default: str) -> str:
         """Return a string."""

@@ -1,0 +1,53 @@
+"""A matrix or vector of the executor, and the rows of a checkpoint's tensor that it is read from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from forearm.array_types import Float32Array
+from forearm.model.checkpoint.shards import Mapping, StoredTensor, widened
+
+
+@dataclass(frozen=True)
+class TensorPart:
+    """One matrix or vector of the executor: shape[0] rows of the tensor `stored`, every `step`-th from `row` on.
+
+    Where several parts name one tensor (Phi-3's qkv_proj), their rows follow each other and must fill it, unless
+    `of_rows` gives the tensor's number of rows: then each part may take any of them. at: the executor's row of the
+    first row. matrix: the packed matrix that the rows go into; empty for a vector. transposed: floats are stored as
+    [k, rows] for each expert. turned: the tensor's rows are columns of the executor's matrix, so there are shape[1] of
+    them, from `row` on. negative_exp: the tensor holds -exp of the vector.
+    """
+
+    name: str
+    stored: str
+    shape: tuple[int, ...]
+    row: int = 0
+    at: int = 0
+    of_rows: int | None = None
+    matrix: str = ""
+    step: int = 1
+    transposed: bool = False
+    turned: bool = False
+    negative_exp: bool = False
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Return the shape of the tensor's rows."""
+        return self.shape[::-1] if self.turned else self.shape
+
+    @property
+    def layer(self) -> int | None:
+        """Return the number of the layer that the part belongs to; None: it is of the whole model."""
+        return int(self.name.split(".")[1]) if self.name.startswith("layers.") else None
+
+    def rows(self, begin: int, end: int) -> range:
+        """Return the tensor's rows that hold rows begin .. end - 1 of the part."""
+        return range(self.row + begin * self.step, self.row + end * self.step, self.step)
+
+    def vector(self, mapping: Mapping, tensor: StoredTensor) -> Float32Array:
+        """Return the values of a vector, float32 [rows]."""
+        values = widened(mapping.values(tensor, self.rows(0, self.shape[0])), tensor.float_dtype)
+        return np.log(-values) if self.negative_exp else values

@@ -1,0 +1,153 @@
+"""Keys of .gguf files with experts or latent attention, as config.json's keys of their families."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from forearm.model.gguf.gguf_metadata import GgufMetadata
+
+_SOFTMAX, _SIGMOID = 1, 2  # values of expert_gating_func
+
+
+def plain(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add the numbers and the width of experts, by the names of all families.
+
+    Weights are divided by their sum except in Qwen2 and OLMoE (llama.cpp's graphs).
+    """
+    count = metadata.integer("expert_count", 0)
+    for key in ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"):
+        values[key] = count
+    if count:
+        values["num_experts_per_tok"] = values["moe_k"] = metadata.integer("expert_used_count")
+    width = metadata.integer("expert_feed_forward_length", values["intermediate_size"], zeros=True)
+    values["moe_intermediate_size"] = width
+    if metadata.architecture in ("llama", "olmoe", "gpt-oss"):
+        values["intermediate_size"] = width
+    values["norm_topk_prob"] = metadata.architecture not in ("qwen2moe", "olmoe")
+    return None
+
+
+def _routed(metadata: GgufMetadata, values: dict[str, Any]) -> None:
+    """Add what chooses and scales experts where files say it."""
+    plain(metadata, values)
+    values["n_group"] = metadata.integer("expert_group_count", 1)
+    values["topk_group"] = metadata.integer("expert_group_used_count", 1)
+    values["routed_scaling_factor"] = metadata.number("expert_weights_scale", 0.0) or 1.0  # older files: 0 for none
+    values["norm_topk_prob"] = metadata.flag("expert_weights_norm", False)
+    values["n_shared_experts"] = metadata.integer("expert_shared_count", 0)
+    values["first_k_dense_replace"] = metadata.integer("leading_dense_block_count", 0)
+
+
+def _sigmoid(metadata: GgufMetadata, otherwise: bool) -> bool:
+    """Return whether scores are sigmoids. Raises: ConfigError for scores that are neither these nor softmax's."""
+    kind = metadata.integer("expert_gating_func", 0)
+    if kind not in (0, _SOFTMAX, _SIGMOID):
+        raise metadata.wrong("expert_gating_func", f"{_SOFTMAX} (softmax) or {_SIGMOID} (sigmoid)")
+    return kind == _SIGMOID if kind else otherwise
+
+
+def qwen2_moe(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add Qwen2-MoE's shared expert."""
+    plain(metadata, values)
+    values["shared_expert_intermediate_size"] = metadata.integer("expert_shared_feed_forward_length")
+    values["qkv_bias"] = values.pop("attention_bias")
+    return None
+
+
+def qwen3_moe(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add Qwen3-MoE's experts, also those of Qwen3-VL."""
+    return plain(metadata, values)
+
+
+def gpt_oss(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add gpt-oss's window; no key tells that its yarn is not truncated."""
+    plain(metadata, values)
+    values["sliding_window"] = metadata.integer("attention.sliding_window", 128)
+    values.get("rope_scaling", {})["truncate"] = False
+    return None
+
+
+def glm4_moe(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add GLM-4.5's experts."""
+    _routed(metadata, values)
+    values["use_qk_norm"] = metadata.has("blk.0.attn_q_norm.weight")
+    if not _sigmoid(metadata, True):
+        raise metadata.wrong("expert_gating_func", f"{_SIGMOID} (sigmoid)")
+    return None
+
+
+def ernie4_5_moe(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add ERNIE 4.5's experts; tensors tell which layers have them."""
+    _routed(metadata, values)
+    values["use_bias"] = values.pop("attention_bias")
+    values["moe_num_shared_experts"] = values["n_shared_experts"]
+    metadata.keys.get(f"{metadata.architecture}.expert_shared_feed_forward_length")  # of one shared expert, or wrong
+    values["moe_layer_start_index"] = values["first_k_dense_replace"]
+    values["moe_layer_interval"] = metadata.integer("interleave_moe_layer_step", 1)
+    layers = range(values["num_hidden_layers"])
+    sparse = [i for i in layers if metadata.has(f"blk.{i}.ffn_gate_inp.weight")]
+    values["moe_layer_end_index"] = sparse[-1] if sparse else -1
+    return None
+
+
+def granite_scales(metadata: GgufMetadata, values: dict[str, Any]) -> None:
+    """Add the four multipliers of every Granite."""
+    values["embedding_multiplier"] = metadata.number("embedding_scale", 0.0) or 1.0
+    values["residual_multiplier"] = metadata.number("residual_scale", 0.0) or 1.0
+    values["attention_multiplier"] = metadata.number("attention.scale", 0.0) or values["head_dim"] ** -0.5
+    values["logits_scaling"] = metadata.number("logit_scale", 0.0) or 1.0
+
+
+def granite_moe(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add Granite's multipliers, experts and shared expert, which is alone where there are no experts."""
+    granite_scales(metadata, values)
+    plain(metadata, values)
+    values["shared_intermediate_size"] = metadata.integer("expert_shared_feed_forward_length", 0)
+    return "granitemoeshared" if values["shared_intermediate_size"] else "granitemoe"
+
+
+def phimoe(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add Phi-3.5-MoE's experts."""
+    plain(metadata, values)
+    values["lm_head_bias"] = metadata.has("output.bias")
+    values["sliding_window"] = metadata.integer("attention.sliding_window", 0) or None
+    return None
+
+
+def deepseek2(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add the keys of latent attention and experts of DeepSeek V2 and V3, and of GLM-4.7-Flash.
+
+    Files before multi-head latent attention was computed as such have the sizes of heads without _mla. The angles are
+    not scaled, because mscale is mscale_all_dim in all published models.
+    """
+    _latent(metadata, values)
+    _routed(metadata, values)
+    scaling = values.get("rope_scaling")
+    if scaling:
+        weight = 10 * metadata.number("rope.scaling.yarn_log_multiplier", 0.0)
+        scaling |= {"attention_factor": 1.0, "mscale": weight, "mscale_all_dim": weight}
+    if _sigmoid(metadata, metadata.any_layer("exp_probs_b.bias")):
+        return "glm4_moe_lite" if metadata.keys.get("tokenizer.ggml.pre") == "glm4" else "deepseek_v3"
+    values["topk_method"] = "group_limited_greedy" if values["n_group"] > 1 else "greedy"
+    return "deepseek_v2"
+
+
+def minicpm3(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add MiniCPM3's latent attention. Its three scales are in no file, but in llama.cpp's graph."""
+    _latent(metadata, values)
+    values |= {"scale_emb": 12.0, "scale_depth": 1.4, "dim_model_base": 256}
+    return None
+
+
+def _latent(metadata: GgufMetadata, values: dict[str, Any]) -> None:
+    heads, rotary = values["num_attention_heads"], metadata.size("rope.dimension_count")
+    values["num_key_value_heads"] = heads
+    values["attention_bias"] = metadata.any_layer("attn_q_a.bias")
+    values["kv_lora_rank"] = metadata.integer("attention.kv_lora_rank")
+    values["q_lora_rank"] = metadata.integer("attention.q_lora_rank", 0) or None
+    values["qk_rope_head_dim"], values["partial_rotary_factor"] = rotary, 1.0
+    plain_key = metadata.integer("attention.key_length_mla", values["head_dim"]) - rotary
+    values["qk_nope_head_dim"] = plain_key
+    joint = metadata.gguf.tensors.get("blk.0.attn_kv_b.weight")
+    value = metadata.integer("attention.value_length_mla", 0)
+    values["v_head_dim"] = value or (joint.shape[0] // heads - plain_key if joint else 0)

@@ -1,0 +1,175 @@
+"""Families without states that are read from .gguf files, with the rules by which the converter writes them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+from tests.model.cases import Case
+from tests.model.gguf_conversions import (
+    AFTER,
+    GRANITE,
+    LATENT,
+    SANDWICH,
+    W,
+    converted_case,
+    corrected,
+    granite,
+    granite_keys,
+    latent,
+    latent_keys,
+    moe_keys,
+    window_keys,
+)
+from tests.model.gguf_converter import Config, Conversion, Tensors
+
+_FUSED = {"mlp.gate_up_proj": "ffn_up"}
+_GLM4 = _FUSED | {
+    "post_attention_layernorm": "ffn_norm", "post_self_attn_layernorm": "post_attention_norm",
+    "post_mlp_layernorm": "post_ffw_norm",
+}  # fmt: skip
+_PHI = {"self_attn.dense": "attn_output", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down"}
+_STARCODER = {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
+_HUNYUAN = {f"self_attn.{name}_layernorm": f"attn_{name[0]}_norm" for name in ("query", "key")}
+_PHIMOE = {"block_sparse_moe.gate": "ffn_gate_inp"} | {
+    f"block_sparse_moe.experts.{w}": f"ffn_{part}_exps" for w, part in W.items()
+}
+
+
+def _norm_eps(config: Config) -> Config:
+    return {"attention.layer_norm_epsilon": config.get("norm_eps", config.get("norm_epsilon"))}
+
+
+def _ernie(config: Config) -> Config:
+    return moe_keys(
+        config, expert_count=config["moe_num_experts"], expert_used_count=config["moe_k"],
+        leading_dense_block_count=config["moe_layer_start_index"],
+        interleave_moe_layer_step=config["moe_layer_interval"], expert_shared_count=config["moe_num_shared_experts"],
+        expert_shared_feed_forward_length=50,  # intermediate_size / shared experts: of no use
+    )  # fmt: skip
+
+
+def _glm_moe(config: Config) -> Config:
+    return moe_keys(config, expert_gating_func=2, expert_weights_norm=config["norm_topk_prob"])
+
+
+def _deepseek(config: Config) -> Config:
+    sigmoid = config["model_type"] != "deepseek_v2"
+    return moe_keys(config) | latent_keys(config) | ({"expert_gating_func": 2} if sigmoid else {})
+
+
+def _gemma4(config: Config) -> Config:
+    slides = [kind == "sliding_attention" for kind in config["layer_types"]]
+    shared = config["num_kv_shared_layers"]
+    full = next(iter(config["per_layer_config"].values()))
+    width, kv = config["intermediate_size"], config["num_key_value_heads"]
+    wide = [i >= len(slides) - shared and config["use_double_wide_mlp"] for i in range(len(slides))]
+    return {
+        "attention.key_length": full["head_dim"], "attention.value_length": full["head_dim"],
+        "attention.key_length_swa": config["head_dim"], "attention.value_length_swa": config["head_dim"],
+        "rope.dimension_count": full["head_dim"], "rope.dimension_count_swa": config["head_dim"],
+        "attention.sliding_window": config["sliding_window"], "attention.sliding_window_pattern": slides,
+        "attention.shared_kv_layers": shared, "embedding_length_per_layer_input": 0,
+        "attention.head_count_kv": [kv if one else full.get("num_key_value_heads", kv) for one in slides],
+        "feed_forward_length": [width * (1 + one) for one in wide] if any(wide) else width,
+        "final_logit_softcapping": config.get("final_logit_softcapping"), "expert_count": None,
+        "expert_used_count": None,
+    }  # fmt: skip
+
+
+def _scalar(config: Config, name: str, values: np.ndarray) -> Tensors | None:
+    return iter([("layer_output_scale.weight", values)]) if name == "layer_scalar" else None
+
+
+def _gemma4_angles(config: Config) -> dict[str, np.ndarray]:
+    """Factors that stop the pairs of full layers' heads that do not turn."""
+    head_dim = next(iter(config["per_layer_config"].values()))["head_dim"]
+    turning = int(head_dim * config["rope_parameters"]["full_attention"]["partial_rotary_factor"] / 2)
+    factors = [1.0] * turning + [1e30] * (head_dim // 2 - turning)
+    return {"rope_freqs.weight": np.array(factors, np.float32)}
+
+
+def _minicpm3(config: Config) -> Config:
+    found = latent_keys(config)
+    key = found["attention.key_length_mla"]
+    mla = ("attention.key_length_mla", "attention.value_length_mla", "attention.value_length")
+    heads = config["num_attention_heads"]
+    return found | dict.fromkeys(mla) | {"attention.key_length": key, "attention.head_count_kv": heads}
+
+
+def _ministral(config: Config) -> Config:
+    rope = config["rope_parameters"]
+    return {
+        "rope.scaling.yarn_log_multiplier": rope.get("mscale_all_dim"),
+        "attention.temperature_scale": rope.get("llama_4_scaling_beta"),
+    }
+
+
+def _olmo(config: Config) -> Config:
+    return {"attention.clamp_kqv": config["clip_qkv"], "attention.layer_norm_epsilon": 1e-5}
+
+
+def _stablelm(config: Config) -> Config:
+    return {"use_parallel_residual": config["use_parallel_residual"]}
+
+
+def _stacked(config: Config, name: str, values: np.ndarray) -> Tensors | None:
+    """Yield a head's norm by its number."""
+    found = re.fullmatch(r"self_attn\.(.)_layernorm\.norms\.(\d+)\.weight", name)
+    return iter([(f"attn_{found[1]}_norm.weight#{found[2]}", values)]) if found else None
+
+
+def _cohere(config: Config) -> Config:
+    found = {"logit_scale": config["logit_scale"]}
+    return found | {"attention.sliding_window": config.get("sliding_window")}
+
+
+def _phimoe(config: Config) -> Config:
+    return {"attention.layer_norm_rms_epsilon": config["rms_norm_eps"]}
+
+
+def _case(name: str, **settings: Any) -> Case:
+    return converted_case(name, **settings)
+
+
+OTHERS: list[tuple[Case, Conversion]] = [
+    (_case("gemma"), Conversion("gemma", plus_one=True)),
+    (_case("gemma4"), Conversion("gemma4", _gemma4, SANDWICH, _scalar, extra=_gemma4_angles)),
+    (_case("gemma4-shared"), Conversion("gemma4", _gemma4, SANDWICH, _scalar, extra=_gemma4_angles)),
+    (_case("arcee-biases"), Conversion("arcee", permuted=True)),
+    (_case("seed_oss-o-bias"), Conversion("seed_oss", names=AFTER)),
+    (_case("olmo3"), Conversion("olmo2", window_keys, SANDWICH)),
+    (_case("exaone4"), Conversion("exaone4", window_keys, SANDWICH)),
+    (_case("exaone4-full"), Conversion("exaone4", window_keys, SANDWICH)),
+    (_case("glm4"), Conversion("glm4", names=_GLM4)),
+    (_case("glm", head_dim=12), Conversion("chatglm", names=_FUSED)),
+    (_case("starcoder2", sliding_window=4096), Conversion("starcoder2", _norm_eps, _STARCODER)),
+    (_case("starcoder2-no-bias"), Conversion("starcoder2", _norm_eps, _STARCODER)),
+    (_case("nemotron", head_dim=12), Conversion("nemotron", _norm_eps, plus_one=True)),
+    (_case("hunyuan"), Conversion("hunyuan-dense", names=_HUNYUAN)),
+    (_case("internlm3-biases"), Conversion("llama", permuted=True)),
+    (_case("ministral3"), Conversion("mistral3", _ministral, permuted=True)),
+    (_case("qwen2_vl"), Conversion("qwen2vl")),
+    (_case("qwen3_vl"), Conversion("qwen3vl")),
+    (_case("olmo-clipped"), Conversion("olmo", _olmo, permuted=True)),
+    (_case("stablelm"), Conversion("stablelm", _stablelm)),
+    (_case("stablelm-parallel"), Conversion("stablelm", _stablelm, change=_stacked)),
+    (_case("phi", intermediate_size=384), Conversion("phi2", names=_PHI)),
+    (_case("cohere-norms"), Conversion("command-r", _cohere)),
+    (_case("cohere2"), Conversion("cohere2", _cohere)),
+    # with experts
+    (_case("qwen3-moe", mlp_only_layers=[]), Conversion("qwen3vlmoe", moe_keys)),
+    (_case("glm4-moe"), Conversion("glm4moe", _glm_moe, AFTER, corrected)),
+    (_case("ernie-moe"), Conversion("ernie4_5-moe", _ernie, change=corrected)),
+    (_case("granite-moe"), Conversion("granitemoe", granite_keys, GRANITE, granite, permuted=True)),
+    (_case("granite-moe-shared"), Conversion("granitemoe", granite_keys, GRANITE, granite, permuted=True)),
+    (_case("phimoe", router_jitter_noise=0.01), Conversion("phimoe", _phimoe, _PHIMOE)),
+    # with latent attention
+    (_case("deepseek-v2-lite"), Conversion("deepseek2", _deepseek, LATENT, latent)),
+    (_case("deepseek-v2-groups"), Conversion("deepseek2", _deepseek, LATENT, latent)),
+    (_case("deepseek-v3"), Conversion("deepseek2", _deepseek, LATENT, latent)),
+    (_case("glm4-moe-lite"), Conversion("deepseek2", _deepseek, LATENT, latent)),
+    (_case("deepseek-v3", seed=1), Conversion("deepseek2", _deepseek, LATENT, corrected)),  # kv_b_proj in one
+    (_case("minicpm3", scale_emb=12, scale_depth=1.4, dim_model_base=256), Conversion("minicpm3", _minicpm3, LATENT)),
+]  # fmt: skip

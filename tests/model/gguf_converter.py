@@ -1,0 +1,135 @@
+"""Checkpoints written as .gguf files by the rules of llama.cpp's converter: names, orders of rows, keys.
+
+Source: convert_hf_to_gguf.py and conversion/ of ggml-org/llama.cpp.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file
+from tests.model.gguf_models import VOCABULARY, permuted_rows
+from tests.unit.model.gguf_files import write_gguf
+
+from forearm.model.families.keys import read_json
+
+Config = dict[str, Any]
+Tensors = Iterator[tuple[str, np.ndarray]]
+
+_OUTER = {
+    "embed_tokens": "token_embd", "embeddings": "token_embd", "norm": "output_norm", "norm_f": "output_norm",
+    "final_layernorm": "output_norm", "embedding_norm": "token_embd_norm", "lm_head": "output",
+}  # fmt: skip
+_MLP = {f"mlp.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
+_SHARED = {f"mlp.shared_experts.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")}
+_EXPERTS = {f"mlp.experts.{part}_proj": f"ffn_{part}_exps" for part in ("gate", "up", "down")}
+_ATTENTION = {f"self_attn.{part}_proj": f"attn_{part}" for part in "qkv"} | {"self_attn.o_proj": "attn_output"}
+_ATTENTION |= {f"self_attn.{part}_norm": f"attn_{part}_norm" for part in "qk"}
+_LLAMA = _MLP | _ATTENTION | {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+_INNER = _LLAMA | _SHARED | _EXPERTS | {"mlp.gate": "ffn_gate_inp"}
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """How one family is written.
+
+    names: modules of a layer that are not Llama's. keys: the architecture's own keys. change: what becomes of a tensor
+    of a layer, with its name; None: it is renamed alone. permuted: rows of q and k are reordered. plus_one: 1 is added
+    to norms. scaled: tensors outside of layers that are multiplied with a number of the config. extra: further tensors,
+    such as factors of angles.
+    """
+
+    architecture: str
+    keys: Callable[[Config], Config] = lambda config: {}
+    names: Mapping[str, str] = field(default_factory=dict)
+    change: Callable[[Config, str, np.ndarray], Tensors | None] = lambda config, name, values: None
+    permuted: bool = False
+    plus_one: bool = False
+    scaled: Mapping[str, str] = field(default_factory=dict)
+    extra: Callable[[Config], dict[str, np.ndarray]] = lambda config: {}
+
+
+def convert(folder: Path, conversion: Conversion) -> Path:
+    """Write the checkpoint in the folder as a float32 file."""
+    outer = read_json(folder / "config.json").values
+    config = outer | outer.get("text_config", {})
+    tensors: dict[str, np.ndarray] = {}
+    stacked: dict[str, dict[int, np.ndarray]] = {}
+    for name, values in load_file(folder / "model.safetensors").items():
+        for ours, converted in _converted(config, conversion, name, values):
+            base, _, expert = ours.partition("#")
+            if expert:
+                stacked.setdefault(base, {})[int(expert)] = converted
+            else:
+                tensors[ours] = np.ascontiguousarray(converted, np.float32)
+    for base, parts in stacked.items():
+        tensors[base] = np.stack([parts[i] for i in range(len(parts))])
+    keys = {
+        f"{conversion.architecture}.{key}": value
+        for key, value in (common_keys(config) | conversion.keys(config)).items()
+        if value is not None
+    }
+    return write_gguf(
+        folder / "model.gguf", conversion.architecture, keys | VOCABULARY, tensors | conversion.extra(config)
+    )
+
+
+def _converted(config: Config, conversion: Conversion, name: str, values: np.ndarray) -> Tensors:
+    """Yield the file's tensors of one tensor; "#" and a number behind a name: of this expert."""
+    path = re.sub(r"^(model\.|backbone\.|language_model\.)+", "", name)
+    found = re.fullmatch(r"layers\.(\d+)\.(.+)", path)
+    if "visual" in name or "vision" in name:
+        return
+    if found is None:
+        module, _, end = path.rpartition(".")
+        values = values * config[conversion.scaled[module]] if module in conversion.scaled else values
+        yield f"{_OUTER[module]}.{end}", values + (conversion.plus_one and module == "norm" and end == "weight")
+        return
+    layer, inner = f"blk.{found[1]}.", found[2]
+    changed = conversion.change(config, inner, values)
+    for own, value in changed if changed is not None else [(inner, values)]:
+        module, _, end = own.rpartition(".")
+        expert = re.fullmatch(r"(.*\bexperts)\.(\d+)\.(\w+)", module)
+        if expert:
+            module = f"{expert[1]}.{expert[3]}"
+        target = (_INNER | dict(conversion.names)).get(module)
+        if target is None:  # `change` has named it
+            yield layer + own, value
+            continue
+        if end == "weight" and value.ndim == 1 and conversion.plus_one:
+            value = value + 1
+        heads = {"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}.get(target)
+        value = permuted_rows(value, config[heads]) if heads and conversion.permuted else value
+        yield f"{layer}{target}.{end}" + (f"#{expert[2]}" if expert else ""), value
+
+
+def common_keys(config: Config) -> Config:
+    """Keys of every architecture."""
+    ropes = config.get("rope_parameters") or {}
+    rope, sliding = ropes.get("full_attention", ropes), ropes.get("sliding_attention", {})
+    hidden, heads = config["hidden_size"], config.get("num_attention_heads", 0)
+    head_dim = config.get("head_dim")
+    found = {
+        "context_length": config.get("max_position_embeddings", 1 << 20), "embedding_length": hidden,
+        "block_count": config.get("num_hidden_layers"), "feed_forward_length": config.get("intermediate_size", 0),
+        "attention.head_count": heads, "attention.head_count_kv": config.get("num_key_value_heads"),
+        "attention.layer_norm_rms_epsilon": config.get("rms_norm_eps", config.get("norm_eps")),
+        "attention.layer_norm_epsilon": config.get("layer_norm_eps", config.get("layer_norm_epsilon")),
+        "attention.key_length": head_dim, "attention.value_length": head_dim, "vocab_size": config["vocab_size"],
+        "rope.freq_base": rope.get("rope_theta"), "rope.freq_base_swa": sliding.get("rope_theta"),
+        "expert_count": config.get("num_local_experts", config.get("num_experts", config.get("n_routed_experts"))),
+        "expert_used_count": config.get("num_experts_per_tok"), "expert_group_count": config.get("n_group"),
+        "expert_group_used_count": config.get("topk_group"),
+        "rope.dimension_sections": rope.get("mrope_section"),
+    }  # fmt: skip
+    if rope.get("rope_type") == "yarn":
+        found |= {"rope.scaling.type": "yarn", "rope.scaling.factor": rope["factor"]}
+        found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
+    if "partial_rotary_factor" in rope:
+        found["rope.dimension_count"] = int((head_dim or hidden // heads) * rope["partial_rotary_factor"])
+    return found

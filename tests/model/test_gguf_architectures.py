@@ -1,0 +1,51 @@
+"""Every architecture of .gguf files, written by the converter's rules, computes what its checkpoint does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.model.cases import Case, make
+from tests.model.gguf_conversions import STATES
+from tests.model.gguf_conversions_dense import OTHERS
+from tests.model.gguf_converter import Conversion, convert
+from tests.model.reference import Rounding, load_weights, logits, tolerance
+from tests.model.run_native import Run, compute
+
+ALL = [*STATES, *OTHERS]
+
+
+@pytest.mark.parametrize(("case", "conversion"), ALL, ids=[case.name for case, _ in ALL])
+def test_a_converted_file_computes_what_the_checkpoint_does(
+    case: Case, conversion: Conversion, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(case, tmp_path)
+    theirs = logits(*load_weights(tmp_path, dtype="float32"), case.tokens())
+    caplog.clear()
+
+    config, weights = load_weights(convert(tmp_path, conversion), dtype="float32")
+    ours = logits(config, weights, case.tokens())
+
+    # -exp(a_log) and multiplied weights are rounded to float32 once, and states sum that up over the prompt.
+    np.testing.assert_allclose(ours, theirs, atol=1e-5 * float(np.abs(theirs).max()), rtol=0)
+    assert not caplog.messages, "a key or a tensor is not known"
+    assert config.eos_token_ids == (2, 3)
+
+
+# value heads in the file's order, one or three to a key head; vectors and matrices that are stored in another form
+_NATIVE = ("qwen3.5-text", "qwen3.5-tied", "qwen3-next", "granite-h", "falcon-h1", "deepseek-v3", "minicpm3")
+
+
+@pytest.mark.parametrize("name", _NATIVE)
+def test_the_executor_computes_what_the_file_says(name: str, tmp_path: Path) -> None:
+    case, conversion = next(row for row in ALL if row[0].name == name)
+    make(case, tmp_path)
+    path = convert(tmp_path, conversion)
+
+    ours, chosen = compute(Run(str(path), case.tokens(), 6, "float32", "float32"))
+
+    tokens = [*case.tokens(), *chosen.tolist()]
+    theirs = logits(*load_weights(tmp_path, dtype="float32"), tokens)
+    allowed = 2 * tolerance(*load_weights(path, dtype="float32"), tokens, Rounding(sums=2.0**-24))
+    assert float(np.abs(ours - theirs).max()) <= allowed < 0.02 * np.abs(theirs).max()
