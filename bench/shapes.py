@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from forearm.model.checkpoint.names import TensorPart, parts
+from forearm.model.checkpoint.names import parts
+from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.families.config import ModelConfig
 from forearm.model.families.families import read_config
 from forearm.model.families.matrices import matrices

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,11 @@ import pytest
 from tests.model.cases import Case, make
 from tests.model.gguf_conversions import STATES
 from tests.model.gguf_conversions_dense import OTHERS
-from tests.model.gguf_converter import Conversion, convert
+from tests.model.gguf_converter import Config, Conversion, convert
 from tests.model.reference import Rounding, load_weights, logits, tolerance
 from tests.model.run_native import Run, compute
+
+from forearm.errors import ConfigError
 
 ALL = [*STATES, *OTHERS]
 
@@ -31,6 +34,31 @@ def test_a_converted_file_computes_what_the_checkpoint_does(
     np.testing.assert_allclose(ours, theirs, atol=1e-5 * float(np.abs(theirs).max()), rtol=0)
     assert not caplog.messages, "a key or a tensor is not known"
     assert config.eos_token_ids == (2, 3)
+
+
+def test_layers_that_predict_further_tokens_are_left_out(tmp_path: Path) -> None:
+    case, conversion = next(row for row in ALL if row[0].name == "qwen3.5-text")
+    make(case, tmp_path)
+    plain = logits(*load_weights(convert(tmp_path, conversion), dtype="float32"), case.tokens())
+
+    def keys(config: Config) -> Config:
+        return conversion.keys(config) | {"block_count": config["num_hidden_layers"] + 1, "nextn_predict_layers": 1}
+
+    names = ("attn_norm", "nextn.enorm", "post_attention_norm")
+    more = {f"blk.5.{name}.weight": np.ones(72, np.float32) for name in names}
+    path = convert(tmp_path, replace(conversion, keys=keys, extra=lambda config: more))
+
+    assert np.array_equal(logits(*load_weights(path, dtype="float32"), case.tokens()), plain)
+
+
+@pytest.mark.parametrize("key", ["embedding_length_per_layer_input", "expert_count"])
+def test_files_of_gemma_4_s_other_sizes_are_refused_by_name(key: str, tmp_path: Path) -> None:
+    case, conversion = next(row for row in ALL if row[0].name == "gemma4")
+    make(case, tmp_path)
+    path = convert(tmp_path, replace(conversion, keys=lambda config: conversion.keys(config) | {key: 8}))
+
+    with pytest.raises(ConfigError, match=rf"gemma4\.{key} = 8; it should be 0: files of .* take the safetensors"):
+        load_weights(path)
 
 
 # value heads in the file's order, one or three to a key head; vectors and matrices that are stored in another form

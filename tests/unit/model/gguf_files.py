@@ -14,10 +14,13 @@ BLOCK_VALUES = {"Q4_0": 32, "Q4_1": 32, "Q5_0": 32, "Q5_1": 32, "Q8_0": 32, "IQ4
 _HALVES = {
     "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "Q2_K": (80, 82), "Q3_K": (108,),
     "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_NL": (0,), "IQ4_XS": (0,), "MXFP4": (),
+    **dict.fromkeys(("IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"), (0,)), "IQ1_M": (), "TQ1_0": (52,),
+    "TQ2_0": (64,),
 }  # fmt: skip
 _BYTES = {
     "Q4_0": 18, "Q4_1": 20, "Q5_0": 22, "Q5_1": 24, "Q8_0": 34, "Q2_K": 84, "Q3_K": 110, "Q4_K": 144, "Q5_K": 176,
-    "Q6_K": 210, "IQ4_NL": 18, "IQ4_XS": 136, "MXFP4": 17,
+    "Q6_K": 210, "IQ4_NL": 18, "IQ4_XS": 136, "MXFP4": 17, "IQ1_S": 50, "IQ1_M": 56, "IQ2_XXS": 66, "IQ2_XS": 74,
+    "IQ2_S": 82, "IQ3_XXS": 98, "IQ3_S": 110, "TQ1_0": 54, "TQ2_0": 66,
 }  # fmt: skip
 
 
@@ -26,9 +29,16 @@ def random_blocks(dtype: str, rows: int, columns: int, size: float = 1.0, seed: 
     random = np.random.default_rng(seed)
     blocks = rows * columns // BLOCK_VALUES.get(dtype, 256)
     stored = random.integers(0, 256, (blocks, _BYTES[dtype]), dtype=np.uint8)
+
+    def halves() -> np.ndarray:
+        spread = random.uniform(0.5, 1.5, (blocks, 1)) * random.choice([-1, 1], (blocks, 1))
+        return np.asarray((size * spread).astype(np.float16))
+
     for at in _HALVES[dtype]:
-        half = (size * random.uniform(0.5, 1.5, (blocks, 1)) * random.choice([-1, 1], (blocks, 1))).astype(np.float16)
-        stored[:, at : at + 2] = half.view(np.uint8)
+        stored[:, at : at + 2] = halves().view(np.uint8)
+    if dtype == "IQ1_M":  # four bits of the float16 are the upper ones of each of the last four words
+        parts = halves().view(np.uint16) >> np.array([0, 4, 8, 12], np.uint16) << np.uint16(12)
+        stored[:, 48:] = (stored[:, 48:].copy().view(np.uint16) & 0x0FFF | parts).view(np.uint8)
     if dtype == "MXFP4":
         stored[:, 0] = np.round(np.log2(size)).astype(int) + random.integers(125, 130, blocks)
     return stored.reshape(rows, -1)

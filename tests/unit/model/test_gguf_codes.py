@@ -100,10 +100,10 @@ def test_a_matrix_fused_of_two_types_keeps_the_numbers_of_both(tmp_path: Path, p
 
 
 def test_types_that_are_not_supported_and_wrong_shapes_are_named(tmp_path: Path) -> None:
-    blocks = {"a.weight": ("IQ2_XXS", np.zeros((2, 66), np.uint8)), "b.weight": ("Q8_0", random_blocks("Q8_0", 2, 64))}
+    blocks = {"a.weight": ("NVFP4", np.zeros((2, 144), np.uint8)), "b.weight": ("Q8_0", random_blocks("Q8_0", 2, 64))}
     find = gguf_matrices(read_gguf(write_gguf(tmp_path / "m.gguf", "llama", {}, blocks)).tensors, wide=False)
 
-    with pytest.raises(ConfigError, match=r"tensor a\.weight is IQ2_XXS; F32, F16, BF16, Q4_0"):
+    with pytest.raises(ConfigError, match=r"tensor a\.weight is NVFP4; F32, F16, BF16, F64, Q4_0"):
         find("a", (2, 256))
     with pytest.raises(ConfigError, match=r"tensor b\.weight has shape \[2, 64\]; the metadata makes it \[2, 32\]"):
         find("b", (2, 32))

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.model.gguf_files import write_gguf
 from tests.unit.text.conftest import CORPUS
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
-from transformers import GemmaTokenizer, GPT2Tokenizer, LlamaTokenizer, Qwen2Tokenizer
+from transformers import GemmaTokenizer, GPT2Tokenizer, LlamaTokenizer, Qwen2Tokenizer, Qwen3_5Tokenizer
 
 from forearm.errors import ConfigError
 from forearm.text.tokenizer.tokenizer import load_tokenizer
@@ -98,13 +98,14 @@ def joined_by_score(text: str, scores: dict[str, float], vocabulary: dict[str, i
     return ids
 
 
-def test_qwen2_cuts_and_merges_as_transformers_does(tmp_path: Path) -> None:
-    vocabulary, merges = byte_level_file(tmp_path / "m.gguf", "qwen2")
+@pytest.mark.parametrize(("pre", "family"), [("qwen2", Qwen2Tokenizer), ("qwen35", Qwen3_5Tokenizer)])
+def test_qwen_cuts_and_merges_as_transformers_does(tmp_path: Path, pre: str, family: Any) -> None:
+    vocabulary, merges = byte_level_file(tmp_path / "m.gguf", pre)
     ours = load_tokenizer(tmp_path / "m.gguf")
 
-    theirs = Qwen2Tokenizer(vocab=vocabulary | {"<|endoftext|>": len(vocabulary) + 9}, merges=merges)
+    theirs = family(vocab=vocabulary | {"<|endoftext|>": len(vocabulary) + 9}, merges=merges)
 
-    for text in TEXTS:
+    for text in (*TEXTS, "कि क्या है", "a\u0323\u0307b"):
         assert ours.encode(text) == theirs.encode(text, add_special_tokens=False), text
         assert ours.decode(ours.encode(text)) == theirs.decode(theirs.encode(text)), text
 
@@ -132,6 +133,20 @@ PATTERNS = {
         r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+"
         r"|\s+(?!\S)|\s+"
     ],
+    "falcon-h1": [
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+        r"|\s+(?!\S)|\s+"
+    ],
+    "seed-coder": [
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+"
+        r"|\s+(?!\S)|\s+"
+    ],
+    "deepseek-v3": [
+        r"\p{N}{1,3}",
+        "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+        r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+"""
+        r"[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ],
     "gpt-4o": [
         r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
         r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
@@ -145,7 +160,9 @@ def test_other_families_cut_by_their_own_expressions(tmp_path: Path, pre: str) -
     vocabulary, merges = byte_level_file(tmp_path / "m.gguf", pre)
     ours = load_tokenizer(tmp_path / "m.gguf")
 
-    theirs = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre in ("llama-bpe", "tekken")))
+    theirs = Tokenizer(
+        models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre in ("llama-bpe", "falcon-h1", "tekken"))
+    )
     cuts = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in PATTERNS[pre]]
     theirs.pre_tokenizer = pre_tokenizers.Sequence([*cuts, pre_tokenizers.ByteLevel(False, use_regex=False)])
 
@@ -177,6 +194,29 @@ def test_without_a_space_before_the_text_it_is_gemma_s(tmp_path: Path) -> None:
         assert ids == joined_by_score(text, scores, vocabulary), text
         assert ids == theirs.encode(text, add_special_tokens=False), text
         assert ours.decode(ids) == text.replace("\u2581", " ")
+
+
+def test_gemma_4_s_file_has_merges_and_no_scores_that_count(tmp_path: Path) -> None:
+    _, merges, _ = sentencepiece_file(tmp_path / "scored.gguf", **{"tokenizer.ggml.add_space_prefix": False})
+    own = {"tokenizer.ggml.model": "gemma4", "tokenizer.ggml.merges": [" ".join(pair) for pair in merges]}
+    vocabulary, _, _ = sentencepiece_file(tmp_path / "m.gguf", **own)
+    ours, scored = load_tokenizer(tmp_path / "m.gguf"), load_tokenizer(tmp_path / "scored.gguf")
+    special = {token: 2000 + i for i, token in enumerate(("<bos>", "<eos>", "<pad>", "<mask>"))}
+    theirs = GemmaTokenizer(vocab=vocabulary | special, merges=merges)
+
+    for text in TEXTS:
+        assert ours.encode(text) == scored.encode(text), text
+        assert ours.encode(text, add_special_tokens=False) == theirs.encode(text, add_special_tokens=False), text
+
+
+def test_deepseek_2_cuts_letters_with_case_marks_and_ideographs(tmp_path: Path) -> None:
+    byte_level_file(tmp_path / "m.gguf", "deepseek-llm")
+    cuts = load_tokenizer(tmp_path / "m.gguf").parts.backend_tokenizer.pre_tokenizer
+
+    text = "Letters, мир!\n漢字 12x"
+    ends = [text[begin:end] for _, (begin, end) in cuts.pre_tokenize_str(text)]
+
+    assert ends == ["Letters", ",", " мир", "!", "\n", "漢字", " ", "12", "x"]
 
 
 def test_special_tokens_are_found_in_a_text_and_put_around_it(tmp_path: Path) -> None:
@@ -226,7 +266,7 @@ def test_the_chat_template_and_special_tokens_come_with_it(tmp_path: Path) -> No
     [
         (
             {"tokenizer.ggml.model": "bert"},
-            r'tokenizer\.ggml\.model = "bert"; it should be gpt2 or llama',
+            r'tokenizer\.ggml\.model = "bert"; it should be gpt2, llama or gemma4',
         ),
         (
             {"tokenizer.ggml.pre": "my-own"},

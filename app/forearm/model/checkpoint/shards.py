@@ -39,6 +39,7 @@ FLOATS: dict[str, tuple[DTypeName, str]] = {
     "F32": ("float32", "float32"),
     "F16": ("float16", "uint16"),
     "BF16": ("bfloat16", "uint16"),
+    "F64": ("float32", "float64"),  # rounded to float32 as it is read
 }
 _KINDS = {name: kind for name, (_, kind) in FLOATS.items()} | {
     "I64": "int64", "I32": "int32", "I8": "int8", "U8": "uint8", "F8_E4M3": "uint8", "F8_E8M0": "uint8",
@@ -124,8 +125,7 @@ class Mapping:
     def rows(self, tensor: StoredTensor, rows: range) -> Float32Array | npt.NDArray[np.uint16]:
         """Return rows of a matrix (a vector is one row), without a copy if they are neighbours and aligned.
 
-        Rows of a transposed tensor are those of one of its matrices. The values are float32, or uint16 with the bits of
-        float16 or bfloat16.
+        Rows of a transposed tensor are those of one matrix. Values are float32, or the bits of 16-bit floats (uint16).
         """
         import numpy as np
 
@@ -136,7 +136,8 @@ class Mapping:
         raw = np.frombuffer(self._map, np.uint8, (end - begin) * width * kind.itemsize, start)
         stored = (raw if start % kind.itemsize == 0 else raw.copy()).view(kind)
         matrix = stored.reshape(width, unit).T if tensor.transposed else stored.reshape(end - begin, width)
-        return np.ascontiguousarray(matrix[rows.start - begin : rows.stop - begin : rows.step])
+        own = np.ascontiguousarray(matrix[rows.start - begin : rows.stop - begin : rows.step])
+        return own.astype(np.float32) if kind == np.float64 else own
 
     def values(self, tensor: StoredTensor, values: range) -> Float32Array | npt.NDArray[np.uint16]:
         """Return values of a tensor of any shape, counted in the order of its bytes, as `rows` does."""

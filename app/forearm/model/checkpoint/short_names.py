@@ -45,6 +45,11 @@ SHORT_NAMES: dict[str, ShortName] = {
     "qwen3": ShortName(
         "qwen3", _sizes("0.6B 1.7B", "Qwen/Qwen3-{}-GGUF:Q8_0") | _sizes("4B 8B 14B 32B", "Qwen/Qwen3-{}-GGUF:Q4_K_M")
     ),
+    "qwen3.5": ShortName(
+        "qwen3_5_text",
+        _sizes("0.8B 2B", "unsloth/Qwen3.5-{}-GGUF:Q8_0") | _sizes("4B 9B 27B", "unsloth/Qwen3.5-{}-GGUF:Q4_K_M"),
+    ),
+    "qwen3.5-moe": ShortName("qwen3_5_moe_text", _sizes("35B", "unsloth/Qwen3.5-{}-A3B-GGUF:Q4_K_M")),
     "qwen3-moe": ShortName("qwen3_moe", _sizes("30B", "Qwen/Qwen3-{}-A3B-GGUF:Q4_K_M")),
     "qwen3-coder": ShortName("qwen3_moe", _sizes("30B", "unsloth/Qwen3-Coder-{}-A3B-Instruct-GGUF:Q4_K_M")),
     "qwen2.5": ShortName("qwen2", _sizes("0.5B 1.5B 3B 7B 14B 32B 72B", "Qwen/Qwen2.5-{}-Instruct-GGUF:Q4_K_M")),
@@ -58,6 +63,7 @@ SHORT_NAMES: dict[str, ShortName] = {
     "tinyllama": ShortName("llama", _sizes("1.1B", "TheBloke/TinyLlama-{}-Chat-v1.0-GGUF:Q4_K_M")),
     "smollm2": ShortName("llama", _sizes("135M 360M 1.7B", "bartowski/SmolLM2-{}-Instruct-GGUF:Q4_K_M")),
     "smollm3": ShortName("smollm3", _sizes("3B", "ggml-org/SmolLM3-{}-GGUF:Q4_K_M")),
+    "gemma4": ShortName("gemma4_text", _sizes("31b", "ggml-org/gemma-4-31B-it-GGUF:Q4_K_M")),
     "gemma3": ShortName(
         "gemma3_text",
         _sizes("270m", "ggml-org/gemma-3-{}-it-GGUF:Q8_0")

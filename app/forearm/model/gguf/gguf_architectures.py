@@ -137,8 +137,10 @@ def _gemma4(metadata: GgufMetadata, values: Values) -> str | None:
     values["num_kv_shared_layers"] = shared = metadata.integer("attention.shared_kv_layers", 0)
     widths = metadata.each("feed_forward_length", len(slides))
     values["intermediate_size"], values["use_double_wide_mlp"] = widths[0], bool(shared) and widths[-1] == 2 * widths[0]
-    values["hidden_size_per_layer_input"] = metadata.integer("embedding_length_per_layer_input", 0)
-    values["enable_moe_block"] = metadata.integer("expert_count", 0) > 0
+    for key, size in (("embedding_length_per_layer_input", "E2B and E4B"), ("expert_count", "26B-A4B")):
+        if metadata.integer(key, 0):
+            raise metadata.wrong(key, f"0: files of {size} are not read yet; take the safetensors")
+    values["hidden_size_per_layer_input"] = 0
     values["final_logit_softcapping"] = metadata.number("final_logit_softcapping", 0.0)
     # Pairs that do not turn have factors of 1e30 (_as_stored leaves them out).
     turning = [one for one in metadata.factors("rope_freqs.weight") if one < 1e29]

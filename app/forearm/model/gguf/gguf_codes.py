@@ -18,12 +18,13 @@ from forearm.array_types import Float32Array, Int8Array, UInt8Array
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import Files, StoredTensor
 from forearm.model.families.config import WeightFormat
+from forearm.model.gguf import gguf_small_codes as small
 from forearm.model.quantization.codes import CodedMatrix, Codes, Find
 
 # (codes [blocks, values of a block], scales [blocks, groups of a block], offsets of the same shape or None)
 Decoded = tuple[Int8Array, Float32Array, Float32Array | None]
 
-FLOATS = ("F32", "F16", "BF16")
+FLOATS = ("F32", "F16", "BF16", "F64")
 _PART_VALUES = 1 << 18  # decoded at a time, so that their bytes and the results stay in a core's cache
 _IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 _MXFP4 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
@@ -160,6 +161,7 @@ def _mxfp4(blocks: UInt8Array) -> Decoded:
 
 _INT4 = WeightFormat("int4", 32, "float16")
 _INT8 = WeightFormat("int8", 32, "float16")
+_INT8_FINE = WeightFormat("int8", 32, "float32")
 BLOCK_TYPES: dict[str, BlockType] = {
     "Q4_0": BlockType(18, _INT4, _q4_0),
     "Q4_1": BlockType(20, WeightFormat("int4", 32, "float16", "float32"), _q4_1),
@@ -173,7 +175,16 @@ BLOCK_TYPES: dict[str, BlockType] = {
     "Q6_K": BlockType(210, WeightFormat("int8", 16, "float32"), _q6_k),
     "IQ4_NL": BlockType(18, _INT8, _iq4_nl),
     "IQ4_XS": BlockType(136, WeightFormat("int8", 32, "float32"), _iq4_xs),
-    "MXFP4": BlockType(17, WeightFormat("int8", 32, "float32"), _mxfp4),
+    "MXFP4": BlockType(17, _INT8_FINE, _mxfp4),
+    "IQ1_S": BlockType(50, _INT8_FINE, small.iq1_s),
+    "IQ1_M": BlockType(56, WeightFormat("int8", 16, "float32"), small.iq1_m),
+    "IQ2_XXS": BlockType(66, _INT8_FINE, small.iq2_xxs),
+    "IQ2_XS": BlockType(74, WeightFormat("int8", 16, "float32"), small.iq2_xs),
+    "IQ2_S": BlockType(82, WeightFormat("int8", 16, "float32"), small.iq2_s),
+    "IQ3_XXS": BlockType(98, _INT8_FINE, small.iq3_xxs),
+    "IQ3_S": BlockType(110, _INT8_FINE, small.iq3_s),
+    "TQ1_0": BlockType(54, _INT4, small.tq1_0),
+    "TQ2_0": BlockType(66, _INT4, small.tq2_0),
 }
 
 

@@ -31,6 +31,7 @@ from forearm.model.gguf.gguf_metadata import GgufMetadata
 # Source: llama-vocab.cpp, special_eog_ids.
 _ENDS = {
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>", "<EOT>", "<|end_of_text|>",
+    "<turn|>",
 }  # fmt: skip
 _HARMONY_ENDS = {"<|return|>", "<|call|>", "<|endoftext|>"}  # gpt-oss': <|end|> is between messages of a turn
 _CONTROL = 3  # the value of tokenizer.ggml.token_type for control tokens

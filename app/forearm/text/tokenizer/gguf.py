@@ -45,6 +45,36 @@ _ENGLISH = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA3 = _ENGLISH + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}" + _REST
 _QWEN2 = _ENGLISH + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}" + _REST
+_QWEN35 = _ENGLISH + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
+_QWEN35 += r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+_SEED = _ENGLISH + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
+# Digits by three, then Chinese and Japanese, then words, of which a mark before letters is part.
+_DEEPSEEK3 = [
+    r"\p{N}{1,3}",
+    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+]
+# DeepSeek V2's: words of cased letters, marks, spaces at the end, Chinese and Korean, digits.
+_DEEPSEEK = [
+    r"[\r\n]",
+    "\\s?[A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370"
+    "-\u0373\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5"
+    "\u03f7-\u0481\u048a-\u052f\u0531-\u0556\u10a0-\u10c5\u13a0-\u13f5\u13f8-\u13fd\u1c90-"
+    "\u1cba\u1cbd-\u1cbf\u1d00-\u1d2b\u1d6b-\u1d77\u1d79-\u1d9a\u1e00-\u1f15\u1f18-"
+    "\u1f1d\u1f20-\u1f45\u1f48-\u1f4d\u1f50-\u1f57\u1f59\u1f5b\u1f5d\u1f5f-\u1f7d\u1f80"
+    "-\u1fb4\u1fb6-\u1fbc\u1fbe\u1fc2-\u1fc4\u1fc6-\u1fcc\u1fd0-\u1fd3\u1fd6-\u1fdb"
+    "\u1fe0-\u1fec\u1ff2-\u1ff4\u1ff6-\u1ffc\u2102\u2107\u210a-\u2113\u2115\u2119-"
+    "\u211d\u2124\u2126\u2128\u212a-\u212d\u212f-\u2134\u2139\u213c-\u213f\u2145-\u2149"
+    "\u214e\u2183\u2184\u2c00-\u2c7b\u2c7e-\u2ce4\u2ceb-\u2cee\u2cf2\u2cf3\ua640-\ua66d"
+    "\ua680-\ua69b\ua722-\ua76f\ua771-\ua787\ua78b-\ua78e\uab70-\uabbf\ufb00-\ufb06"
+    "\ufb13-\ufb17\uff21-\uff3a\uff41-\uff5a\U00010400-\U0001044f\U000104b0-\U000104d3\U000104d8-\U000104fb"
+    "\U00010c80-\U00010cb2\U00010cc0-\U00010cf2\U000118a0-\U000118df\U0001e900-\U0001e943]+",
+    "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
+    r"\s+$",
+    "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+",
+    r"\p{N}+",
+]
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _CASED = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+%s|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*%s|\p{{N}}%s"
 _CASED_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -54,10 +84,16 @@ _GPT4O = _CASED % (_ENGLISH + "?", _ENGLISH + "?", "{1,3}") + _CASED_REST
 _PRE_TOKENIZERS = {
     **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "exaone4"), _PreTokenizer([_GPT2])),
     **dict.fromkeys(
-        ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral"), _PreTokenizer([_LLAMA3], whole=True, bos=True)
+        ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
+        _PreTokenizer([_LLAMA3], whole=True, bos=True),
     ),
-    **dict.fromkeys(("smaug-bpe", "dbrx", "chatglm-bpe", "glm4"), _PreTokenizer([_LLAMA3])),
+    **dict.fromkeys(("smaug-bpe", "dbrx", "chatglm-bpe"), _PreTokenizer([_LLAMA3])),
+    **dict.fromkeys(("glm4", "glm5"), _PreTokenizer([_LLAMA3], whole=True)),
     "qwen2": _PreTokenizer([_QWEN2], composed=True),
+    "qwen35": _PreTokenizer([_QWEN35], composed=True),
+    "seed-coder": _PreTokenizer([_SEED]),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), _PreTokenizer(_DEEPSEEK3)),
+    "deepseek-llm": _PreTokenizer(_DEEPSEEK),
     **dict.fromkeys(("deepseek-r1-qwen", "stablelm2", "hunyuan", "megrez"), _PreTokenizer([_QWEN2])),
     **dict.fromkeys(
         ("smollm", "refact", "starcoder", "command-r", "codeshell", "exaone", "minerva-7b"),
@@ -78,10 +114,10 @@ def gguf_tokenizer(path: Path) -> TokenizerParts:
     tokens = _strings(keys, "tokenizer.ggml.tokens")
     if kind == "gpt2":
         made, bos = _byte_level(keys, tokens)
-    elif kind == "llama":
-        made, bos = _sentencepiece(keys, tokens)
+    elif kind in ("llama", "gemma4"):
+        made, bos = _sentencepiece(keys, tokens, _merges(keys) if kind == "gemma4" else None)
     else:
-        raise keys.wrong("tokenizer.ggml.model", "gpt2 or llama")
+        raise keys.wrong("tokenizer.ggml.model", "gpt2, llama or gemma4")
     special = _special(keys, tokens)
     # Tokens that are found before a text is split: control tokens, and tokens that the model's makers added.
     phi3 = keys.values.get("general.architecture") == "phi3" and kind == "llama"
@@ -115,15 +151,8 @@ def _byte_level(keys: Keys, tokens: list[str]) -> tuple[Tokenizer, bool]:
     if name not in _PRE_TOKENIZERS:
         raise keys.wrong("tokenizer.ggml.pre", f"one of {', '.join(_PRE_TOKENIZERS)}")
     words = _PRE_TOKENIZERS[name]
-    listed = _strings(keys, "tokenizer.ggml.merges")
-    odd = next((merge for merge in listed if " " not in merge[1:-1]), None)
-    if odd is not None:
-        raise ConfigError(
-            f"{keys.source}: tokenizer.ggml.merges has {odd!r:.100}; each must be two pieces with a space between them"
-        )
-    merges: Any = [tuple(merge.split(" ", 1)) for merge in listed]
     vocabulary = {token: i for i, token in enumerate(tokens)}
-    made = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=words.whole))
+    made = Tokenizer(models.BPE(vocab=vocabulary, merges=_merges(keys), ignore_merges=words.whole))
     if words.composed:
         made.normalizer = normalizers.NFC()
     cuts = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in words.patterns]
@@ -132,11 +161,19 @@ def _byte_level(keys: Keys, tokens: list[str]) -> tuple[Tokenizer, bool]:
     return made, words.bos
 
 
-def _sentencepiece(keys: Keys, tokens: list[str]) -> tuple[Tokenizer, bool]:
-    """Return a tokenizer of Llama 2's kind, and whether BOS is usual.
+def _merges(keys: Keys) -> Any:
+    """Return the pairs that are merged, in order."""
+    listed = _strings(keys, "tokenizer.ggml.merges")
+    odd = next((merge for merge in listed if " " not in merge[1:-1]), None)
+    if odd is not None:
+        raise ConfigError(
+            f"{keys.source}: tokenizer.ggml.merges has {odd!r:.100}; each must be two pieces with a space between them"
+        )
+    return [tuple(merge.split(" ", 1)) for merge in listed]
 
-    Spaces are letters, the pair with the best score is merged first, and unknown characters are written as bytes.
-    """
+
+def _scored_merges(keys: Keys, tokens: list[str]) -> list[tuple[str, str]]:
+    """Return the pairs that SentencePiece would merge, in order: the pair whose piece has the best score first."""
     scores, kinds = _numbers(keys, "tokenizer.ggml.scores", tokens), _kinds(keys, tokens)
     plain = {t: s for t, s, k in zip(tokens, scores, kinds, strict=True) if k not in (_UNKNOWN, _CONTROL, _USER, _BYTE)}
     # All ways to join two pieces to a third, in the order of the third one's score: SentencePiece joins the adjacent
@@ -147,12 +184,22 @@ def _sentencepiece(keys: Keys, tokens: list[str]) -> tuple[Tokenizer, bool]:
         for cut in range(1, len(piece))
         if piece[:cut] in plain and piece[cut:] in plain
     ]
-    merges = [pair for _, pair in sorted(scored, key=lambda merge: -merge[0])]
+    return [pair for _, pair in sorted(scored, key=lambda merge: -merge[0])]
+
+
+def _sentencepiece(keys: Keys, tokens: list[str], listed: Any) -> tuple[Tokenizer, bool]:
+    """Return a tokenizer of Llama 2's kind, and whether BOS is usual.
+
+    Spaces are letters, the pair with the best score is merged first, and unknown characters are written as bytes.
+    listed: the pairs in order, if the file has them; None: scores tell the order.
+    """
+    merges = _scored_merges(keys, tokens) if listed is None else listed
+    kinds = _kinds(keys, tokens)
     unknown = next((token for token, kind in zip(tokens, kinds, strict=True) if kind == _UNKNOWN), None)
     vocabulary = {token: i for i, token in enumerate(tokens)}
     made = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
     after = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-    if keys.flag("tokenizer.ggml.add_space_prefix", True):
+    if keys.flag("tokenizer.ggml.add_space_prefix", listed is None):
         made.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), normalizers.Replace(" ", _SPACE)])
         after.append(decoders.Strip(" ", 1, 0))
     else:
