@@ -113,6 +113,12 @@ ENGINE = (
     Metric(Histogram, "vllm:request_params_n", "n of a request.", buckets=_CHOICES),
     Metric(Histogram, "vllm:request_num_preemptions", "Preemptions of a request.", buckets=_CHOICES),
     Metric(Histogram, "vllm:iteration_tokens_total", "Tokens computed in one step.", buckets=_STEP_TOKENS),
+    Metric(
+        Gauge,
+        "forearm:weight_rounding_error",
+        "Relative error of the quantized matrices: of the worst, and the mean of all; 0: none is quantized.",
+        (*_ENGINE, "of"),
+    ),
 )
 
 HTTP = (

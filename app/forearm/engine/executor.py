@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from forearm.array_types import Float32Array, Int32Array
 from forearm.engine.batch import Batch, Sampled, Sampling, ScoredTokens
+from forearm.model.checkpoint.rounding_errors import NOTHING_ROUNDED, RoundingErrors
 
 if TYPE_CHECKING:
     from forearm import _native
@@ -45,10 +46,15 @@ class NativeExecutor:
     """The executor in C++ with loaded weights; `allocate` makes its KV cache.
 
     forward: of a model that transformers computes (model/modules/forward.py); None: the native one.
+    rounding: errors of the quantized matrices, as they were loaded.
     """
 
     def __init__(
-        self, native: _native.Executor, checkpoint: Checkpoint, forward: Callable[..., None] | None = None
+        self,
+        native: _native.Executor,
+        checkpoint: Checkpoint,
+        forward: Callable[..., None] | None = None,
+        rounding: RoundingErrors = NOTHING_ROUNDED,
     ) -> None:
         self.vocab_size = checkpoint.config.vocab_size
         self.max_model_len = checkpoint.max_model_len
@@ -59,6 +65,7 @@ class NativeExecutor:
         self.scratch_bytes = native.scratch_bytes
         self.state_bytes = native.state_bytes_per_slot
         self.folder: Path | None = checkpoint.folder
+        self.rounding = rounding
         self._native = native
         self._forward = forward or native.forward
         self._own_cache = bool(checkpoint.own_cache)

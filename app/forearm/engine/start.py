@@ -30,6 +30,7 @@ from forearm.engine.step import Stepper
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.hub import find_model
+from forearm.model.checkpoint.rounding_errors import RoundingErrors
 from forearm.model.checkpoint.weights import load_native
 from forearm.model.pooling.pooled_checkpoint import pooled_columns
 from forearm.model.pooling.pooling import PoolingPlan, asked_of, pooling_plan
@@ -121,6 +122,7 @@ def start(
         checkpoint.max_model_len,
         config.old_metric_names,
     )
+    meter.rounding(executor.rounding)
     if terms.pooling is not None:
         return EngineLoop(stepper, limits, terms, meter)
     tokenizer = Path(config.tokenizer) if config.tokenizer else folder
@@ -144,6 +146,7 @@ def load(
 
     Raises: ConfigError for weights that can't be loaded; MemoryError with the arithmetic.
     """
+    seen: list[RoundingErrors] = []
     native = load_native(
         checkpoint,
         step_tokens=limits.step_tokens,
@@ -157,9 +160,10 @@ def load(
         weight_cache_bytes=config.weight_cache_bytes,
         tokenizer=Path(config.tokenizer) if config.tokenizer else None,
         outdated=outdated,
+        rounded=seen.append,
     )
     if not checkpoint.config.modules:
-        return NativeExecutor(native, checkpoint)
+        return NativeExecutor(native, checkpoint, rounding=seen[0])
     # These import torch, which takes seconds.
     from forearm.model.modules.forward import CachedForward, PagedForward
     from forearm.model.modules.loading import load_modules

@@ -16,6 +16,7 @@ from forearm.engine.host.kernel_tiers import Tiers, tell
 from forearm.engine.host.throttling import Throttling
 from forearm.engine.sequence import Request, Sequence
 from forearm.metrics import OLD_GAUGES, OLD_NAMES, engine_metrics, register
+from forearm.model.checkpoint.rounding_errors import RoundingErrors
 
 _ANY_LENGTH = 1 << 20  # tokens
 _RATE_S = 10.0  # period of the old throughput gauges, as in vLLM
@@ -94,6 +95,14 @@ class Meter:
         self._count("vllm:num_requests_waiting_by_reason", reason="deferred")
         self._waiting = self._count("vllm:num_requests_waiting_by_reason", reason="capacity")
         self._count("vllm:spec_decode_num_accepted_tokens_per_pos", position="0")
+        for which in ("mean", "worst"):
+            self._count("forearm:weight_rounding_error", of=which)
+
+    def rounding(self, errors: RoundingErrors) -> None:
+        """Show the errors of the quantized matrices; a model of floats has none."""
+        if errors.by_matrix:
+            self._count("forearm:weight_rounding_error", of="mean").set(errors.mean)
+            self._count("forearm:weight_rounding_error", of="worst").set(errors.by_matrix[errors.worst])
 
     def text(self) -> str:
         """Return the registry in Prometheus' text format."""

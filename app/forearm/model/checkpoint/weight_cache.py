@@ -27,6 +27,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
 
@@ -34,6 +35,7 @@ from forearm import __version__
 from forearm.config.configs import cache_folder
 from forearm.model.checkpoint import calibration, source_check
 from forearm.model.checkpoint.checkpoint import Checkpoint
+from forearm.model.checkpoint.rounding_errors import NOTHING_ROUNDED, RoundingErrors
 from forearm.model.quantization.codes import CodedMatrix
 from forearm.model.quantization.rotation import VERSION
 
@@ -44,7 +46,7 @@ KEPT = 3
 # packed of a GGUF file's Q4_1, 0.21 s to read and 0.04 to map (two cores of a Zen 5 EPYC, files in the page cache).
 LEAST_BYTES = 32 << 20
 PAGES, PAGE_BYTES = 4, 4096  # of each tensor in the key, spread evenly from its first to its last byte
-_END, _RECORD = ".weights", ".source"
+_END, _RECORD, _ERRORS = ".weights", ".source", ".errors"
 # Header of native/model/weights/packed_file.cpp: magic, sizes of identity, small part and region, hash; the region
 # begins at a multiple of 2 MB.
 _HEAD, _CHUNK_BYTES, _REGION_UNIT = struct.Struct("<8s4Q"), 4 << 20, 2 << 20
@@ -133,22 +135,35 @@ def map_weights(executor: Packed, path: Path, key: str) -> bool:
     return True
 
 
-def save_weights(executor: Packed, path: Path, key: str, most_bytes: int | None = None) -> None:
+def read_errors(path: Path) -> RoundingErrors:
+    """Return the rounding errors that were seen when the weights at `path` were made; none if they are not there."""
+    try:
+        return RoundingErrors(**json.loads(path.with_suffix(_ERRORS).read_text()))
+    except (OSError, ValueError, TypeError):
+        return NOTHING_ROUNDED
+
+
+def save_weights(
+    executor: Packed, path: Path, key: str, most_bytes: int | None = None, errors: RoundingErrors = NOTHING_ROUNDED
+) -> None:
     """Write the executor's weights to `path` and delete the oldest files; a warning is logged if that fails.
 
     Steps may be computed meanwhile: a thread does it. Python waits for it at the end, an engine's process does not.
     most_bytes: of all files together; None: half of the disk space that is free without them.
+    errors: kept beside the weights.
     """
-    threading.Thread(target=_save, args=(executor, path, key, most_bytes), name="weight cache").start()
+    threading.Thread(target=_save, args=(executor, path, key, most_bytes, errors), name="weight cache").start()
 
 
-def _save(executor: Packed, path: Path, key: str, most_bytes: int | None) -> None:
+def _save(executor: Packed, path: Path, key: str, most_bytes: int | None, errors: RoundingErrors) -> None:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _writing(path.parent):
             if not _make_room(path, executor.packed_bytes, most_bytes):
                 return
             executor.save_weights(str(path), key)
+            if errors.by_matrix:
+                path.with_suffix(_ERRORS).write_text(json.dumps(asdict(errors)))
     except (OSError, RuntimeError) as problem:
         log.warning("weight cache: nothing is kept: %s", problem)
         return
@@ -198,8 +213,8 @@ def check_source(path: Path, checkpoint: Checkpoint, outdated: Callable[[], obje
 
 
 def _drop(path: Path) -> None:
-    path.unlink(missing_ok=True)
-    path.with_suffix(_RECORD).unlink(missing_ok=True)
+    for end in (_END, _RECORD, _ERRORS):
+        path.with_suffix(end).unlink(missing_ok=True)
 
 
 def _make_room(path: Path, needed: int, most_bytes: int | None) -> bool:

@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 from tqdm import tqdm
 
 from forearm import _native
@@ -28,12 +27,14 @@ from forearm.model.checkpoint.calibration import Team, calibrated_layers, calibr
 from forearm.model.checkpoint.checkpoint import Checkpoint, Stored, stored_bytes
 from forearm.model.checkpoint.formats import Source, spec_bytes, summary
 from forearm.model.checkpoint.rotated import RotatedWeights
+from forearm.model.checkpoint.rounding_errors import RoundingErrors, RoundingSample, TensorReceiver
 from forearm.model.checkpoint.shards import Files, StoredTensor, widened
 from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.checkpoint.weight_cache import (
     cache_file,
     check_source,
     map_weights,
+    read_errors,
     save_weights,
 )
 from forearm.model.families.config import WeightFormat
@@ -64,6 +65,7 @@ def load_native(
     weight_cache_bytes: int | None = None,
     tokenizer: Path | None = None,
     outdated: Callable[[], object] = lambda: None,
+    rounded: Callable[[RoundingErrors], object] = lambda _: None,
 ) -> _native.Executor:
     """Return a native executor with all weights packed; the caller allocates its KV cache.
 
@@ -72,21 +74,13 @@ def load_native(
     auto: configs.cache_folder, for weights that are worth it. weight_cache_bytes: most bytes of its files.
     tokenizer: the model folder or .gguf file whose tokenizer reads the calibration text; None: the checkpoint's.
     outdated: called from a thread if the kept weights turn out to belong to other files.
+    rounded: called with the errors of the quantized matrices.
     Raises: ConfigError for weights that are not numbers; ValueError or MemoryError from the executor.
     """
     executor = _native.Executor(
-        checkpoint.config,
-        matrices(checkpoint.config),
-        checkpoint.formats,
-        checkpoint.kv_dtype,
-        step_tokens,
-        step_sequences,
-        step_logit_rows,
-        checkpoint.max_model_len,
-        cores,
-        threads,
-        ranks,
-    )
+        checkpoint.config, matrices(checkpoint.config), checkpoint.formats, checkpoint.kv_dtype, step_tokens,
+        step_sequences, step_logit_rows, checkpoint.max_model_len, cores, threads, ranks,
+    )  # fmt: skip
     _log_arithmetic(checkpoint)
     if checkpoint.config.modules:
         return executor  # the modules are loaded with their matrices (model/modules/loading.py)
@@ -94,47 +88,30 @@ def load_native(
     team = Team(cores, threads, ranks)
     kept = cache_file(weight_cache, checkpoint, executor.packed_bytes, tokenizer, _native.tier())
     if kept is None:
-        load_weights(checkpoint, executor, tokenizer, team, progress)
-        return executor
-    path, key = kept
-    if map_weights(executor, path, key):
-        executor.finish_loading()
+        errors = load_weights(checkpoint, executor, tokenizer, team, progress)
     else:
-        load_weights(checkpoint, executor, tokenizer, team, progress)
-        save_weights(executor, path, key, weight_cache_bytes)
-    check_source(path, checkpoint, outdated)
+        path, key = kept
+        if map_weights(executor, path, key):
+            executor.finish_loading()
+            errors = read_errors(path)
+        else:
+            errors = load_weights(checkpoint, executor, tokenizer, team, progress)
+            save_weights(executor, path, key, weight_cache_bytes, errors)
+        check_source(path, checkpoint, outdated)
+    errors.log()
+    rounded(errors)
     return executor
 
 
-class TensorReceiver(Protocol):
-    """Takes the tensors of a model of floats: an executor, or the writer of a quantized checkpoint."""
-
-    def load_matrix(
-        self,
-        name: str,
-        data: Float32Array | npt.NDArray[np.uint16],
-        dtype: str,
-        row: int = 0,
-        importance: Float32Array | None = None,
-    ) -> None:
-        """Take rows of a matrix (_native.pyi, Executor)."""
-        ...
-
-    def load_vector(self, name: str, values: Float32Array, row: int = 0) -> None:
-        """Take a norm or a bias."""
-        ...
-
-    def finish_loading(self) -> None:
-        """Note that all tensors were taken."""
-        ...
-
-
-def load_weights(checkpoint: Checkpoint, target: TensorReceiver, tokenizer: Path, team: Team, progress: bool) -> None:
+def load_weights(
+    checkpoint: Checkpoint, target: TensorReceiver, tokenizer: Path, team: Team, progress: bool
+) -> RoundingErrors:
     """Read all tensors of a checkpoint into an executor or a writer, calibrated if the checkpoint asks for it.
 
-    Raises: ConfigError for weights that are not numbers.
+    Returns: the errors of its quantized matrices. Raises: ConfigError for weights that are not numbers.
     """
     size, tokens = checkpoint.stored_bytes, None
+    sample = RoundingSample(checkpoint, target)
     if checkpoint.calibrated:
         try:
             tokens = calibration_tokens(tokenizer, checkpoint.config.vocab_size)
@@ -150,12 +127,13 @@ def load_weights(checkpoint: Checkpoint, target: TensorReceiver, tokenizer: Path
         try:
             if tokens is None:
                 for part, stored in checkpoint.sources:
-                    loader.load(target, part, stored)
+                    loader.load(sample, part, stored)
             else:
-                _load_calibrated(checkpoint, target, tokens, team, loader)
+                _load_calibrated(checkpoint, sample, tokens, team, loader)
         except ValueError as problem:  # such as a scale that is not a number: sizes were checked before
             raise ConfigError(f"{checkpoint.folder} can't be loaded: {problem}; download it again") from None
     target.finish_loading()
+    return sample.errors
 
 
 def _load_calibrated(
@@ -211,7 +189,7 @@ class Loader:
             target.load_matrix(part.name, floats, "float32", part.at)
             self._bar.update(stored_bytes(part, stored))
         elif isinstance(stored, CodedMatrix):
-            assert isinstance(target, _native.Executor), "a quantized checkpoint is not written again"
+            assert isinstance(target, RoundingSample | _native.Executor), "a quantized checkpoint is not written again"
             decoded = _decoded(part, stored, self._formats[part.matrix], self._files, self._decoders)
             for row, rows in decoded:
                 target.load_codes(

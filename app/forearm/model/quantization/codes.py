@@ -17,8 +17,8 @@ from forearm.model.families.config import DTypeName, WeightFormat
 
 # The numbers that bytes of fp8 E4M3 stand for (Micikevicius et al. 2022, arXiv:2209.05433, table 1).
 _BYTE = np.arange(256)
-_E4M3 = np.ldexp(np.where(_BYTE & 120, 8 + (_BYTE & 7), _BYTE & 7), np.maximum(_BYTE >> 3 & 15, 1) - 10)
-_E4M3 = np.where(_BYTE & 127 == 127, np.nan, np.where(_BYTE < 128, _E4M3, -_E4M3)).astype(np.float32)
+E4M3 = np.ldexp(np.where(_BYTE & 120, 8 + (_BYTE & 7), _BYTE & 7), np.maximum(_BYTE >> 3 & 15, 1) - 10)
+E4M3 = np.where(_BYTE & 127 == 127, np.nan, np.where(_BYTE < 128, E4M3, -E4M3)).astype(np.float32)
 _SCALES: dict[str, DTypeName] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
@@ -172,7 +172,7 @@ def dequantized(matrix: CodedMatrix, codes: Codes) -> Float32Array:
     k = codes.codes.shape[1]
     group = matrix.format.group or k
     is_fp8 = matrix.format.dtype == "fp8_e4m3"
-    values = _E4M3[codes.codes.view(np.uint8)] if is_fp8 else codes.codes.astype(np.float32)
+    values = E4M3[codes.codes.view(np.uint8)] if is_fp8 else codes.codes.astype(np.float32)
 
     def spread(of_groups: npt.NDArray[Any]) -> Float32Array:
         return np.repeat(of_groups.astype(np.float32), group, axis=1)[:, :k]
