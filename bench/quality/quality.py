@@ -4,8 +4,8 @@
 
 MODEL is a folder with float weights, or a .gguf file of the llama architecture; a quantized file is dequantized to
 bfloat16 first, and those weights in float32 are the truth. Every row of quality_rows.py is served by the native
-executor on the same windows of the texts in bench/quality/texts (public domain), and compared with the truth token by
-token:
+executor on the same windows of the texts in app/forearm/model/checkpoint/quality_texts (public domain), and compared
+with the truth token by token:
 
 - perplexity, as a rise over the truth's, over all predictions of a window; and counted as llama-perplexity counts, over
   the second half of each window of 512 tokens
@@ -36,6 +36,7 @@ from bench.records import Figure, figure, figures_of, line_of, record, run_of
 
 from forearm import _native
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from forearm.model.checkpoint.quality_report import TEXTS
 from forearm.model.checkpoint.weights import load_native
 from forearm.model.families.config import WeightFormat
 from forearm.model.families.matrices import uniform_formats
@@ -46,7 +47,6 @@ from forearm.text.tokenizer.tokenizer import load_tokenizer
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int32]
 
-TEXTS = Path(__file__).parent / "texts"
 WINDOW = 512
 BLOCK = 32
 
@@ -238,7 +238,8 @@ def main() -> None:
     if given.out:
         note = (
             f"Beside the same weights in float32, whose perplexity is {yardstick.perplexity:.2f}, on the texts in "
-            "bench/quality/texts. Weights of a .gguf file have been rounded before; small models lose the most."
+            "app/forearm/model/checkpoint/quality_texts. Weights of a .gguf file have been rounded before; small "
+            "models lose the most."
         )
         record(given.out, run_of(found, given.threads, _native.tier(), notes=[note]))
 

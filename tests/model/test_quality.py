@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from bench.quality.float_model import write_float_model
-from bench.quality.quality import TEXTS, Model, Yardstick, opened, windows
+from bench.quality.quality import Model, Yardstick, opened, windows
 from bench.quality.quality_rows import ROWS, TRUTH, Row
 
+from forearm.model.checkpoint.quality_report import TEXTS
 from forearm.text.tokenizer.tokenizer import load_tokenizer
 
 TOKENS = 128  # of each text

@@ -37,7 +37,8 @@ def test_what_is_written_gives_the_logits_of_the_model_rounded_while_loading(
 
 @pytest.mark.parametrize("format", ["int4", "int8"])
 def test_a_calibrated_model_is_written_as_it_is_served(format: str, tmp_path: Path) -> None:
-    assert main(["quantize", "-o", str(tmp_path / "codes"), "--format", format]) == 0
+    asked = ["--format", format, "--quality-tokens", "0"]
+    assert main(["quantize", "-o", str(tmp_path / "codes"), *asked]) == 0
 
     same_answers(
         DEMO_MODEL, tmp_path / "codes", format, [int(t) for t in np.random.default_rng(0).integers(0, 999, 40)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.calibration import Team
 from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.checkpoint.hub import find_model
+from forearm.model.checkpoint.quality_report import measured_quality
 from forearm.model.checkpoint.quantized_writer import CheckpointWriter
 from forearm.model.checkpoint.weights import load_weights
 from forearm.model.quantization.quantization import AT_LOAD, Asked
@@ -28,15 +30,31 @@ def run(argv: Sequence[str]) -> int:
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="FOLDER", help="a new folder")
     parser.add_argument("--format", default="int4", choices=FORMATS, help="as --quantization of serve")
     parser.add_argument("--threads", type=int, default=0, help="absent: the cores that this process may use")
+    parser.add_argument(
+        "--quality-tokens", type=int, default=512, metavar="N", help="of each of five texts for quality.json; 0: none"
+    )
     given = parser.parse_args(argv)
     if given.threads < 0:
         raise ConfigError(f"--threads {given.threads}: it must be at least 1")
+    if given.quality_tokens < 0 or given.quality_tokens == 1:
+        raise ConfigError(f"--quality-tokens {given.quality_tokens}: it must be 0 or at least 2")
     threads = given.threads or len(os.sched_getaffinity(0))
     place = find_model(given.model)
     if method := open_checkpoint(place).method:
         raise ConfigError(f"{given.model}: the checkpoint is quantized already ({method}); name one of floats")
     checkpoint = open_checkpoint(place, quantization=Asked(given.format, "none"))
     writer = CheckpointWriter(checkpoint, given.output, threads)
-    load_weights(checkpoint, writer, checkpoint.folder, Team((), threads), progress=True)
+    errors = load_weights(checkpoint, writer, checkpoint.folder, Team((), threads), progress=True)
+    if errors.by_matrix:
+        worst = errors.by_matrix[errors.worst]
+        print(f"weights: relative error {errors.mean:.2%} on average, {worst:.2%} at worst ({errors.worst})")
+    if given.quality_tokens:
+        try:
+            report = measured_quality(checkpoint.folder, given.output, given.quality_tokens, threads)
+        except ConfigError as problem:
+            print(f"no quality report: {problem}", file=sys.stderr)
+        else:
+            report.write(given.output)
+            print(report.text)
     print(f"{given.output}: {sum(file.stat().st_size for file in given.output.iterdir()) / 2**20:.0f} MiB")
     return 0

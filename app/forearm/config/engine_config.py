@@ -63,7 +63,7 @@ class EngineConfig(Common):
     quantization_activations: str = setting(
         "auto",
         "activations of int8 and int4 weights: int8 (fast) or float (weight-only: 16 or 32 bits); auto: int8, or as a "
-        "compressed-tensors checkpoint says (VLLM_CPU_INT4_W4A8=0 is float)",
+        "checkpoint's quality.json or its compressed-tensors config says (VLLM_CPU_INT4_W4A8=0 is float)",
         flag="--quantization-activations",
         env="VLLM_CPU_INT4_W4A8",
         parse=one_of("auto", "int8", "float"),

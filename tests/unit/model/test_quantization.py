@@ -36,7 +36,7 @@ def write(folder: Path, tensors: Stored) -> None:
 
 def found(folder: Path, settings: dict[str, Any], shape: tuple[int, int], asked: Asked = AS_IT_IS) -> CodedMatrix:
     quantized = quantization_of(Keys({"quantization_config": settings}, "config.json"), folder)
-    matrix = find_coded(quantized, asked, read_tensors(folder))(MODULE, shape)
+    matrix = find_coded(quantized, asked, read_tensors(folder), folder)(MODULE, shape)
     assert matrix is not None
     return matrix
 
@@ -270,7 +270,7 @@ def test_a_quantization_that_the_checkpoint_has_not_is_refused(
     config = Keys({"quantization_config": settings}, "config.json")
 
     with pytest.raises(ConfigError, match=text):
-        find_coded(quantization_of(config, tmp_path), Asked(asked), {})
+        find_coded(quantization_of(config, tmp_path), Asked(asked), {}, tmp_path)
 
 
 @pytest.mark.parametrize("file", ["quantize_config.json", "quant_config.json"])

@@ -41,7 +41,12 @@ class Team:
 
 
 def calibration_tokens(tokenizer: Path, vocab_size: int) -> Int32Array:
-    """Return the token ids of the text, by the tokenizer of a model folder or .gguf file.
+    """Return the token ids of the calibration text, as tokens_of does."""
+    return tokens_of(tokenizer, TEXT.read_text(encoding="utf-8"), vocab_size)[:MOST_TOKENS]
+
+
+def tokens_of(tokenizer: Path, text: str, vocab_size: int) -> Int32Array:
+    """Return the token ids of a text, by the tokenizer of a model folder or .gguf file.
 
     Raises: ConfigError if there is no tokenizer, or it cannot be read.
     """
@@ -51,11 +56,11 @@ def calibration_tokens(tokenizer: Path, vocab_size: int) -> Int32Array:
 
     source, _ = tokenizer_text(tokenizer)
     try:
-        ids = Tokenizer.from_str(source).encode(TEXT.read_text(encoding="utf-8")).ids
+        ids = Tokenizer.from_str(source).encode(text).ids
     except Exception as error:
         raise ConfigError(f"cannot read the tokenizer of {tokenizer}: {error!r:.300}") from error
     found = np.array(ids, np.int32)
-    return found[found < vocab_size][:MOST_TOKENS]
+    return found[found < vocab_size]
 
 
 def calibration_bytes(config: ModelConfig, threads: int, any_tier: bool = False) -> int:

@@ -140,7 +140,7 @@ def open_checkpoint(
     weight_dtype = wanted or config.dtype
     rotated = _rotated(config, tensors) if quantized is None and quantization.rotated else None
     served = rotated or config
-    found, used = _match(folder, served, tensors, find_coded(quantized, quantization, tensors))
+    found, used = _match(folder, served, tensors, find_coded(quantized, quantization, tensors, folder))
     check_unread(folder, config, tensors, used, [one for one, _ in found], predicted_layers=nextn, ignore=ignore_unread)
     return Checkpoint(
         folder=folder,

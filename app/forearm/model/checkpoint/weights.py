@@ -40,6 +40,7 @@ from forearm.model.checkpoint.weight_cache import (
 from forearm.model.families.config import WeightFormat
 from forearm.model.families.matrices import matrices
 from forearm.model.quantization.codes import CodedMatrix, Codes, dequantized, expressed
+from forearm.model.quantization.quality import log_loss
 
 if TYPE_CHECKING:
     from typing_extensions import Never  # typing has it from 3.11 on
@@ -258,3 +259,5 @@ def _log_arithmetic(checkpoint: Checkpoint) -> None:
         sizes = [(format, spec_bytes(spec, format)) for format, spec in kept]
         how = checkpoint.method or f"{'rotated and ' if checkpoint.rotated else ''}rounded while loading"
         log.info("weights, %s: %s", how, summary(sizes))
+        if checkpoint.method:
+            log_loss(checkpoint.folder, any(format.wide for format in checkpoint.formats.values()))

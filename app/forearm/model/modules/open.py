@@ -60,7 +60,7 @@ def open_modules(
             f"{folder}: its weights are quantized ({quantized[0]}), which is read for forearm's own families only; "
             "serve the original weights, with --quantization to quantize them while loading"
         )
-    find_coded(None, quantization, {})  # refuses a checkpoint's method
+    find_coded(None, quantization, {}, folder)  # refuses a checkpoint's method
     found = read_architecture(folder)
     config = found.config
     length = max_model_len or config.max_positions

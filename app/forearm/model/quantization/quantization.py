@@ -16,6 +16,7 @@ from forearm.model.quantization.codes import CheckpointTensors, Find
 from forearm.model.quantization.compressed_tensors import compressed_tensors
 from forearm.model.quantization.fp8 import fp8, mxfp4
 from forearm.model.quantization.gptq import awq, gptq
+from forearm.model.quantization.quality import read_report
 
 log = logging.getLogger(__name__)
 
@@ -110,8 +111,10 @@ def quantization_of(config: Keys, folder: Path) -> tuple[str, Keys] | None:
     return None
 
 
-def find_coded(quantized: tuple[str, Keys] | None, asked: Asked, tensors: Mapping[str, StoredTensor]) -> Find:
-    """Return the function that finds the quantized matrices of a checkpoint.
+def find_coded(
+    quantized: tuple[str, Keys] | None, asked: Asked, tensors: Mapping[str, StoredTensor], folder: Path
+) -> Find:
+    """Return the function that finds the quantized matrices of the checkpoint in a folder or .gguf file.
 
     Raises: ConfigError if --quantization names another method than the checkpoint's, or the checkpoint's settings are
     not supported.
@@ -129,15 +132,17 @@ def find_coded(quantized: tuple[str, Keys] | None, asked: Asked, tensors: Mappin
             f"--quantization {asked.weights}: the checkpoint is quantized already ({method}) and keeps its format; "
             f"leave the flag out, or serve the original weights"
         )
-    # auto is int8 if the checkpoint does not choose, as in vLLM on CPUs: with int4 it moves the demo model's
-    # perplexity by less than 0.1 % (bench/quality/accuracy.py: int4 +3.35 % with int8, +3.23 % with float activations).
-    wide = asked.wide
+    # auto is what a quality report says; else int8 if the checkpoint does not choose, as in vLLM on CPUs: with int4 it
+    # moves the demo model's perplexity by less than 0.1 % (bench/quality/accuracy.py: int4 +3.35 % with int8, +3.23 %
+    # with float activations).
+    report = read_report(folder) if asked.activations == "auto" else None
+    wide = asked.wide if report is None else report.activations == "float"
     stored = CheckpointTensors(tensors)
     make: dict[str, Callable[[], Find]] = {
         "gptq": lambda: gptq(settings, stored, wide),
         "awq": lambda: awq(settings, stored, wide),
         "compressed-tensors": lambda: compressed_tensors(
-            settings, stored, None if asked.activations == "auto" else wide
+            settings, stored, None if asked.activations == "auto" and report is None else wide
         ),
         "fp8": lambda: fp8(settings, stored),
         "fbgemm_fp8": lambda: fp8(settings, stored),
