@@ -13,7 +13,8 @@ done
 [ ! -s /run/secrets/hf_token ] || export HF_TOKEN_PATH="${HF_TOKEN_PATH:-/run/secrets/hf_token}"
 [ $# -eq 0 ] || [ -n "$1" ] || shift # Docker Compose passes an empty argument if no model is named
 case ${1-} in
-  serve | generate | chat | complete | plan | doctor | collect-env | bench | run-batch | health | help | --version) exec forearm "$@" ;;
+  run | serve | pull | list | ls | show | rm | ps | stop | generate | chat | complete | plan | doctor | collect-env | bench | \
+    run-batch | quantize | health | completion | help | --version) exec forearm "$@" ;;
   sh | bash | python | python3) exec "$@" ;;
   *) exec forearm serve "$@" ;;
 esac

@@ -158,3 +158,14 @@ def test_help_has_parts_with_defaults_and_choices(capsys: pytest.CaptureFixture[
 
     assert main.main(["serve", "--help=zzz"]) == 78
     assert "groups are api, common, engine" in capsys.readouterr().err
+
+
+def test_the_image_passes_every_command_on() -> None:
+    script = (
+        (Path(__file__).resolve().parents[2] / "deploy" / "image" / "entrypoint.sh").read_text().replace("\\\n", "")
+    )
+    (line,) = (line for line in script.splitlines() if 'exec forearm "$@"' in line)
+
+    passed = {word.strip() for word in line.partition(")")[0].split("|")}
+
+    assert passed >= set(main.COMMANDS)
