@@ -159,7 +159,10 @@ class Executor:
         name: layers.{i}.{input_norm,post_attention_norm,pre_mlp_norm,post_mlp_norm,q_norm,k_norm} and final_norm
         (weights; stored as given, `norm_plus_one` is added here), the same with .bias (LayerNorm), and
         layers.{i}.{q,k,v,o,gate,up,down}.bias, head.bias, dense.{i}.{bias,norm,norm.bias}; of experts the biases of
-        their matrices (row after row, as load_matrix) and layers.{i}.correction [count]. layers.{i}.sinks [heads].
+        their matrices (row after row, as load_matrix) and layers.{i}.correction [count], of experts apart from their
+        shared feed-forward layers.{i}.{router,pre_experts,post_experts,post_shared}_norm and layers.{i}.expert_scale
+        [count]. layers.{i}.sinks [heads]. layers.{i}.scalar [1]. Of an embedding of each layer per_layer_norm [width]
+        and layers.{i}.per_layer_norm.
         Of mixers with a state: layers.{i}.conv [channels * taps] and its .bias; of Mamba2 layers.{i}.{dt_bias,a_log,d}
         [heads] and gate_norm [heads * head_dim].
         input_norm goes before attention, post_attention_norm after it onto the residual, pre_mlp_norm before the MLP,

@@ -70,6 +70,7 @@ ExpertsKind experts_of(const py::handle& from) {
   read("jitter", e.jitter);
   read("scales_input", e.scales_input);
   read("shared_gate", e.shared_gate);
+  read("apart", e.apart);
   const py::object shared = from.attr("shared");
   if (!shared.is_none()) e.shared = feed_forward_of(shared);
   return e;
@@ -256,6 +257,8 @@ Config config_of(const py::object& from, const py::object& matrices) {
   read("query_positions", c.query_positions);
   read_kinds(from, c);
   read("tied_head", c.tied_head);
+  if (const auto width = from.attr("per_layer").cast<int64_t>(); width != 0)
+    c.per_layer = PerLayerKind{width, from.attr("per_layer_scale").cast<float>()};
   read("attention_scale", c.attention_scale);
   read("attention_softcap", c.attention_softcap);
   read("logits_softcap", c.logits_softcap);

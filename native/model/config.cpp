@@ -31,6 +31,8 @@ void check_experts(const ExpertsKind& experts) {
            experts.groups);
   if (experts.shared) in_range("width of a shared expert", experts.shared->width, 1, kLargest);
   if (experts.shared_gate && !experts.shared) refuse("shared_gate needs a shared expert: shared");
+  if (experts.apart && (!experts.shared || experts.shared_gate || experts.scales_input))
+    refuse("experts apart from a shared feed-forward need one without a gate, and weights of their results");
 }
 
 void check_mamba2(const Mamba2Kind& mamba) {
@@ -124,6 +126,8 @@ void check_layers(const Config& c) {
     if (layer.experts && !layer.feed_forward) refuse("experts need a feed-forward: their width");
     if (layer.feed_forward) in_range("width of a feed-forward", layer.feed_forward->width, 1, kLargest);
     if (layer.experts) check_experts(*layer.experts);
+    if (layer.experts && layer.experts->apart && c.norm_placement != NormPlacement::sandwich)
+      refuse("experts apart from their shared feed-forward need norms around each half of a layer");
   }
 }
 
@@ -246,6 +250,13 @@ void check(const Config& c, const Limits& limits) {
     refuse("distance_buckets go from -reach to reach, so their number is odd");
   for (const int64_t bucket : c.distance_buckets) in_range("distance_buckets", bucket, 0, kLargest);
   if (c.layer_scalar && !c.norm_after()) refuse("a layer's scalar needs a norm after each half of the layer");
+  if (c.per_layer) {
+    in_range("width of an embedding of each layer", c.per_layer->width, 1, kLargest);
+    in_range("columns of the embedding of all layers", c.per_layer_columns(), 1, kLargest);
+    const auto whole = [](const LayerKind& layer) { return layer.feed_forward.has_value(); };
+    if (!c.norm_after() || !std::all_of(c.layers.begin(), c.layers.end(), whole))
+      refuse("an embedding of each layer needs feed-forwards with a norm after them");
+  }
   check_layers(c);
   check_matrices(c);
   check_pooling(c);
@@ -269,7 +280,7 @@ void check(const std::string& name, const Format& f, int64_t k) {
   must(is_integer(f.dtype) || f.zero == Format::Zero::none, "only codes that are integers have zeros");
   must(f.group >= 0 && (f.group % kPanel == 0 || f.group >= k),
        "group is " + std::to_string(f.group) + "; it must be a multiple of 16, or 0 for a whole row");
-  must(!f.ordered || (name != "embed" && name != "positions" && name != "types"),
+  must(!f.ordered || (name != "embed" && name != "positions" && name != "types" && name != "embed_per_layer"),
        "its rows are read as they are: no order");
   must(!name.starts_with("dense.") || f.dtype == DType::f32, "layers behind pooling are float32");
   must(!name.ends_with(".router") || is_float(f.dtype), "a router is never quantized");

@@ -122,9 +122,10 @@ struct ExpertsKind {
   bool scales_input = false;  // weights multiply the input of an expert instead of its result
   std::optional<FeedForwardKind> shared = std::nullopt;  // a feed-forward beside the experts
   bool shared_gate = false;                              // its result is multiplied with a sigmoid of the row
+  bool apart = false;                                    // norms of their own around experts and shared feed-forward
 
   // Results that a row sums up.
-  int64_t slots() const { return active + (shared ? 1 : 0); }
+  int64_t slots() const { return active + (shared && !apart ? 1 : 0); }
   // Columns of the router's logits, of which the one of the shared expert's gate is the last.
   int64_t gate_column() const { return (count + kPanel - 1) / kPanel * kPanel; }
 };
@@ -144,6 +145,12 @@ struct LayerKind {
   bool mixes() const { return !mixer_as<std::monostate>(); }
   // Mamba2, alone or beside attention; null: none.
   const Mamba2Kind* mamba2() const { return beside ? &*beside : mixer_as<Mamba2Kind>(); }
+};
+
+// A second embedding of each token: per_layer of app/forearm/model/families/config.py.
+struct PerLayerKind {
+  int64_t width;  // of one layer
+  float scale;    // of the rows of the table
 };
 
 // The role of a packed matrix: app/forearm/model/families/matrices.py's Role.
@@ -227,6 +234,7 @@ struct Config {
   int64_t query_positions = 0;
 
   bool tied_head = false;
+  std::optional<PerLayerKind> per_layer = std::nullopt;
 
   float attention_scale = 1.0f, attention_softcap = 0.0f;
   float logits_softcap = 0.0f, logits_scale = 1.0f, embedding_scale = 1.0f, residual_scale = 1.0f;
@@ -244,6 +252,8 @@ struct Config {
   int64_t bias_rows() const;
   // The latent attention of the model's layers; null: they have none.
   const LatentKind* latent() const;
+  // Columns of the embedding of all layers; 0: none.
+  int64_t per_layer_columns() const { return per_layer ? static_cast<int64_t>(layers.size()) * per_layer->width : 0; }
   // Columns of a row that a step returns.
   int64_t out_columns() const { return pooled ? hidden : vocab_size; }
   // Values of a vector of a head of the pooling; of a head without layers: of a row.

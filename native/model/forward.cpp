@@ -10,7 +10,8 @@ namespace {
 int64_t phases(const Config& c, const Scratch& scratch) {
   // A layer that has both, or latent attention: no other mixer has more.
   return std::max(Attention::kPhases + Mamba2::kPhases, LatentAttention::kPhases) +
-         std::max(FeedForward::kPhases, Experts::phases(c, scratch.step_tokens));
+         std::max(FeedForward::kPhases, Experts::phases(c, scratch.step_tokens)) +
+         (c.per_layer ? PerLayerEmbedding::kPhases : 0);
 }
 
 }  // namespace
@@ -32,7 +33,8 @@ Forward::Forward(const Config& c, const Ranks& ranks, const Weights& weights, co
       mamba2_(weights, states, step_),
       gated_delta_(weights, states, step_),
       feed_forward_(weights, step_),
-      experts_(weights, step_) {}
+      experts_(weights, step_),
+      per_layer_(weights, step_) {}
 
 void Forward::run(const Batch& batch) {
   if (batch.tokens == 0) return;
@@ -42,10 +44,11 @@ void Forward::run(const Batch& batch) {
 }
 
 void Forward::walk(StepWalk w) {
-  step_.clear_counters(w.member, 0);
+  step_.enter_step(w);
   embed(step_.mine(w, w.rows));
   attention_.begin(w);
   step_.barrier(w);
+  if (c_.per_layer) per_layer_.begin(w);
   const Norm* add = nullptr;  // norm of the last projection, which is not yet added to the residual
   for (size_t i = 0; i < c_.layers.size(); ++i) {
     step_.enter_layer(w, i);
@@ -56,6 +59,7 @@ void Forward::walk(StepWalk w) {
     if (!c_.layers[i].feed_forward) continue;
     add = c_.layers[i].experts ? experts_.apply(w, i, before) : feed_forward_.apply(w, i, before);
     if (c_.parallel_residual) add = mixed;
+    if (c_.per_layer) add = per_layer_.apply(w, i, add);
   }
   step_.enter_layer(w, c_.layers.size());
   if (w.rows == 0) return;

@@ -8,6 +8,7 @@
 #include "model/cache/states.h"
 #include "model/feed_forward/experts.h"
 #include "model/feed_forward/feed_forward.h"
+#include "model/feed_forward/per_layer_embedding.h"
 #include "model/mixers/attention.h"
 #include "model/mixers/gated_delta.h"
 #include "model/mixers/latent_attention.h"
@@ -29,7 +30,7 @@ class Forward {
 
   // Computes a checked batch: writes its keys and values to the KV cache, its states to their slots, and the logits of
   // its logit rows to the scratch. The team enters once and walks all phases, with barriers where data crosses threads:
-  // five a layer, with experts six to eight, with Mamba2 two more.
+  // five a layer, with experts six to eight, with Mamba2 or an embedding of each layer two more.
   void run(const Batch& batch);
   // See Executor.
   void record_inputs() { step_.record_inputs(); }
@@ -55,6 +56,7 @@ class Forward {
   GatedDelta gated_delta_;
   FeedForward feed_forward_;
   Experts experts_;
+  PerLayerEmbedding per_layer_;
 };
 
 }  // namespace forearm

@@ -82,7 +82,8 @@ void Modules::multiply(const std::string& name, const float* x, int64_t rows, fl
   task.out = {out, linear.matrix.n, Form::f32_rows};
   run(rows, [&](StepWalk& w) {
     GemmTask own = task;
-    own.a = step_.rows_of(w, x, linear.matrix);
+    const Operand raw{const_cast<float*>(x), linear.matrix.k, Form::f32_rows};  // only read
+    own.a = step_.rows_of(w, step_.scratch.stream, raw, linear.matrix);
     step_.multiply(w, linear, own);
   });
 }

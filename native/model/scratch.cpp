@@ -114,6 +114,7 @@ ExpertSizes expert_sizes(const Config& c, int64_t step_tokens) {
     most.slots = std::max(most.slots, experts.slots());
     most.count = std::max(most.count, experts.count);
     most.groups = std::max(most.groups, experts.groups);
+    most.apart = most.apart || experts.apart;
     most.router_columns = std::max(most.router_columns, experts.gate_column() + (experts.shared_gate ? 1 : 0));
     most.width = std::max(most.width, layer.feed_forward->width);
   }
@@ -186,7 +187,7 @@ void Scratch::need(const Config& c, const Limits& limits, const std::vector<Matr
   partial_floats = partials_wanted(c, limits, threads);
   cosines.resize(c.ropes.size());
   sines.resize(c.ropes.size());
-  own_row_bytes_ = round_up(c.hidden * 4, 128);
+  own_row_bytes_ = round_up(std::max(c.hidden, c.per_layer_columns()) * 4, 128);
   own_attend_bytes_ = round_up(kernels().attend_scratch_bytes(padded_head_dim), 128);
   own_sampler_bytes_ = c.pooled ? 0 : round_up(sampler_scratch_bytes(c.vocab_size), 128);
   own_mixer_bytes_ = round_up(mixer_scratch_floats(c) * 4, 128);
@@ -220,9 +221,12 @@ int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int th
   projected = carver.floats(projects ? tokens : 0, c.hidden);
   logits = carver.floats(limits.step_logit_rows, c.out_columns());
   maxima = carver.floats(c.pooled ? 0 : limits.step_logit_rows, maxima_of(c.vocab_size));
+  per_layer = carver.floats(c.per_layer ? tokens : 0, c.per_layer_columns());
+  per_layer_gate = carver.floats(c.per_layer ? tokens : 0, c.per_layer ? c.per_layer->width : 0);
   carve_sites(carver, limits);
   carve_latent(carver, c, limits);
   carve_experts(carver, limits, threads);
+  beside_experts = carver.floats(experts.apart ? tokens : 0, c.hidden);
   for (size_t i = 0; i < c.ropes.size(); ++i) {
     const auto pairs = static_cast<int64_t>(c.ropes[i].inv_freq.size());
     cosines[i] = carver.take<float>(tokens * pairs * 4);

@@ -31,6 +31,7 @@ struct ExpertSizes {
   int64_t rows = 0;       // of a block, even
   int64_t positions = 0;  // rows by expert: `active` for each row, each expert's beginning at an even one
   int64_t slots = 0, count = 0, router_columns = 0, width = 0, groups = 0;
+  bool apart = false;  // of some layer
 };
 int64_t expert_block_rows(const ExpertsKind& experts, int64_t step_tokens);
 ExpertSizes expert_sizes(const Config& config, int64_t step_tokens);
@@ -100,6 +101,10 @@ class Scratch {
   Site mixed;         // [step_tokens, columns of the widest mixer's result]
   Site activated;     // [step_tokens, width of the widest feed-forward]
 
+  // Of an embedding of each layer, no rows without it.
+  Operand per_layer;       // [step_tokens, Config::per_layer_columns()], f32_rows
+  Operand per_layer_gate;  // [step_tokens, PerLayerKind::width], f32_rows
+
   // Of latent attention, no rows without it.
   Operand queries;   // [step_tokens, heads * query_dim], f32_rows: of a latent of queries
   Operand absorbed;  // [step_tokens, heads * head_dim], f32_rows: queries as the cache's keys have them
@@ -113,9 +118,10 @@ class Scratch {
     float* weights;   // [rows, slots]: of their results, and of the shared expert's
     int32_t* place;   // [rows, slots]: position of each result
   };
-  Operand router;         // [step_tokens, router_columns], f32_rows: logits
-  Site by_expert;         // [positions, hidden]: raw is the residual
-  Site expert_activated;  // [positions, width of the widest expert]
+  Operand router;          // [step_tokens, router_columns], f32_rows: logits
+  Site by_expert;          // [positions, hidden]: raw is the residual
+  Site expert_activated;   // [positions, width of the widest expert]
+  Operand beside_experts;  // [step_tokens, hidden], f32_rows: results of a shared feed-forward that is apart
   Routes routes;
   ExpertSizes experts;
   int64_t step_tokens;
@@ -129,7 +135,7 @@ class Scratch {
   float* partials;                     // [partial_floats]: attention of one chunk of keys each
   int64_t partial_floats;
 
-  // Buffers of one member: a row [hidden], and the scratch of attend, gemm, sample and a mixer.
+  // Buffers of one member: a row [hidden or per_layer_columns], and the scratch of attend, gemm, sample and a mixer.
   float* row(int member) const { return reinterpret_cast<float*>(own_row_ + member * own_row_bytes_); }
   void* attend(int member) const { return own_attend_ + member * own_attend_bytes_; }
   void* gemm(int member) const { return own_gemm_ + member * own_gemm_bytes_; }

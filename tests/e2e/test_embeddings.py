@@ -19,7 +19,8 @@ import torch
 from tests.e2e.pooling_models import minilm
 from tests.e2e.served import Served, series, serve, wait_until
 from tests.model.kept_weights import wait_until_kept
-from tests.model.reference import Rounding, load_pooled, pooled, pooled_tolerance
+from tests.model.reference import Rounding
+from tests.model.reference_pooled import load_pooled, pooled, pooled_tolerance
 from transformers import AutoModel, AutoTokenizer
 
 from forearm import LLM

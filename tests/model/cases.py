@@ -46,17 +46,9 @@ class Case:
 
 
 _SIZES: dict[str, Any] = {
-    "vocab_size": 331,
-    "hidden_size": 72,
-    "intermediate_size": 100,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+    "vocab_size": 331, "hidden_size": 72, "intermediate_size": 100, "num_hidden_layers": 2, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "max_position_embeddings": 256, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
 _OPT_SIZES = {k: v for k, v in _SIZES.items() if k not in ("intermediate_size", "num_key_value_heads")}
 
 
@@ -127,16 +119,16 @@ _GEMMA3_ROPES = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
 }
 _LATENT = {
-    "num_key_value_heads": 6,
-    "kv_lora_rank": 48,
-    "qk_nope_head_dim": 20,
-    "qk_rope_head_dim": 12,
-    "v_head_dim": 28,
-}
+    "num_key_value_heads": 6, "kv_lora_rank": 48, "qk_nope_head_dim": 20, "qk_rope_head_dim": 12, "v_head_dim": 28,
+}  # fmt: skip
 _SLIDES, _FULL = ["sliding_attention"] * 2, ["full_attention"]
 _GEMMA4 = {
     "head_dim": 20, "global_head_dim": 28, "sliding_window": 16, "num_hidden_layers": 4,
     "hidden_size_per_layer_input": 0, "layer_types": [*_SLIDES, *_FULL * 2],
+}  # fmt: skip
+_GEMMA4_E = {
+    **_GEMMA4, "num_hidden_layers": 7, "hidden_size_per_layer_input": 20, "vocab_size_per_layer_input": 331,
+    "layer_types": [*_SLIDES, *(_FULL + _SLIDES[:1]) * 2, *_FULL],
 }  # fmt: skip
 _LFM2 = {"norm_eps": 1e-5, "block_multiple_of": 20}
 _GRANITE_H = {
@@ -261,12 +253,17 @@ CASES: list[Case] = [
     }),
     Case("gemma3", "Gemma3TextConfig", {**_GEMMA, "num_hidden_layers": 7, "rope_parameters": _GEMMA3_ROPES}),
     Case("gemma3-mqa", "Gemma3TextConfig", {**_GEMMA, "num_key_value_heads": 1, "final_logit_softcapping": 9.0}),
-    # Gemma 4: other heads on layers with full attention, values that are keys; keys and values shared between layers
+    # Gemma 4: other heads on full attention, values that are keys, shared keys; an embedding of each layer; experts
     Case("gemma4", "Gemma4TextConfig", {**_GEMMA4, "attention_k_eq_v": True, "num_global_key_value_heads": 1}),
     Case("gemma4-shared", "Gemma4TextConfig", {
         **_GEMMA4, "num_hidden_layers": 7, "num_kv_shared_layers": 3, "output_hidden_states": True,
         "use_double_wide_mlp": True, "final_logit_softcapping": 9.0, "head_dim": 12, "num_attention_heads": 5,
         "num_key_value_heads": 1, "layer_types": [*_SLIDES, *(_FULL + _SLIDES[:1]) * 2, *_FULL],
+    }),
+    Case("gemma4-per-layer", "Gemma4TextConfig", {**_GEMMA4_E, "num_kv_shared_layers": 3, "use_double_wide_mlp": True}),
+    Case("gemma4-multimodal", "Gemma4Config", {"text_config": _GEMMA4_E, "vision_config": None, "audio_config": None}),
+    Case("gemma4-experts", "Gemma4TextConfig", {
+        **_GEMMA4, "enable_moe_block": True, "num_experts": 7, "top_k_experts": 3, "moe_intermediate_size": 44,
     }),
     # the others
     Case("olmo2", "Olmo2Config"),
@@ -492,9 +489,7 @@ CASES: list[Case] = [
 ]  # fmt: skip
 
 HALF_CASES: list[Case] = [
-    replace(case, name=f"{case.name}-{dtype}", dtype=dtype)
-    for dtype in ("bfloat16", "float16")
-    for case in CASES
-    if case.name
-    in ("llama-gqa", "llama-head-128", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "opt", "olmo2", "qwen3.5-text")
-]
+    replace(case, name=f"{case.name}-{dtype}", dtype=dtype) for dtype in ("bfloat16", "float16") for case in CASES
+    if case.name in ("llama-gqa", "llama-head-128", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "opt", "olmo2",
+        "qwen3.5-text")
+]  # fmt: skip

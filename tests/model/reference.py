@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,6 @@ from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.shards import Mapping, widened
 from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig, ShortConv
 from forearm.model.families.recurrences import GatedDelta, Mamba2
-from forearm.model.pooling.pooling import PoolingAsked, pooling_plan
 
 Array = npt.NDArray[np.float64]
 Positions = npt.NDArray[np.int64]
@@ -30,16 +29,10 @@ def load_weights(
     folder: Path, *, dtype: str = "auto", max_model_len: int | None = None
 ) -> tuple[ModelConfig, dict[str, Array]]:
     """The model's config for this dtype and length, and its tensors by the executor's names (_native.pyi), float64."""
-    return _weights(open_checkpoint(folder, dtype=dtype, max_model_len=max_model_len))
+    return weights_of(open_checkpoint(folder, dtype=dtype, max_model_len=max_model_len))
 
 
-def load_pooled(folder: Path, pooler_config: dict[str, Any] | None) -> tuple[ModelConfig, dict[str, Array]]:
-    """The same of a model that pools."""
-    plan = pooling_plan(folder, PoolingAsked(runner="pooling", pooler_config=pooler_config))
-    return _weights(open_checkpoint(folder, pooling=plan))
-
-
-def _weights(checkpoint: Checkpoint) -> tuple[ModelConfig, dict[str, Array]]:
+def weights_of(checkpoint: Checkpoint) -> tuple[ModelConfig, dict[str, Array]]:
     found: dict[str, list[tuple[int, Array]]] = {}
     for part, tensor in checkpoint.sources:
         mapping = Mapping(tensor.path)
@@ -133,6 +126,7 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
     if config.learned_positions:
         x = x + weights["positions"][positions + config.position_offset]
 
+    per_layer = per_layer_inputs(config, weights, tokens, x, rounding)
     kept: Kept = {}
     for i, layer in enumerate(config.layers):
         own = {name.split(".", 2)[2]: w for name, w in weights.items() if name.startswith(f"layers.{i}.")}
@@ -155,43 +149,31 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
         normed = norm(config, own, "pre_mlp_norm", x if config.parallel_residual else mixed, rounding)
         x = mixed
         x = normed if config.norm_residual == "all" else x
-        if isinstance(layer.feed_forward, FeedForward):
+        if isinstance(layer.feed_forward, Experts) and layer.feed_forward.apart:
+            y = experts_apart(config, layer.feed_forward, own, mixed, rounding)
+        elif isinstance(layer.feed_forward, FeedForward):
             y = mlp(layer.feed_forward, own, normed, rounding)
         else:
             y = experts(layer.feed_forward, own, normed, rounding) if layer.feed_forward else np.zeros_like(x)
-        x = (x + config.residual_scale * norm(config, own, "post_mlp_norm", y, rounding)) * own.get("scalar", 1.0)
+        x = x + config.residual_scale * norm(config, own, "post_mlp_norm", y, rounding)
+        if layer.feed_forward and per_layer is not None:
+            gate = activated(layer.feed_forward.activation, linear(x, own["per_layer_gate"], None, rounding))
+            y = linear(rounding.around(gate, rounding.sums, 8) * per_layer[:, i], own["per_layer_out"], None, rounding)
+            x = x + norm(config, own, "per_layer_norm", y, rounding)
+        x = x * own.get("scalar", 1.0)
     return norm(config, weights, "final_norm", x, rounding)
 
 
-def pooled(
-    config: ModelConfig,
-    weights: dict[str, Array],
-    tokens: list[int],
-    second: int,
-    pool: str,
-    rounding: Rounding = EXACT,
-) -> Array:
-    """What a text becomes: its rows pooled, through the layers behind that, float64 [columns]."""
-    rows = hidden(config, weights, tokens, second, rounding)
-    x = {"cls": rows[:1], "last": rows[-1:], "mean": rows.mean(axis=0, keepdims=True)}[pool]
-    exact = replace(rounding, operands=0.0, int8="")  # these layers are float32
-    for i, dense in enumerate(config.dense):
-        x = linear(x, weights[f"dense.{i}"], weights.get(f"dense.{i}.bias"), exact)
-        if dense.activation != "none":
-            x = np.tanh(x) if dense.activation == "tanh" else activated(dense.activation, x)
-        if dense.norm:
-            x = norm(replace(config, layer_norm=True), weights, f"dense.{i}.norm", x, exact)
-    found: Array = x[0]
-    return found
-
-
-def pooled_tolerance(
-    config: ModelConfig, weights: dict[str, Array], prompt: tuple[list[int], int], pool: str, rounding: Rounding
-) -> float:
-    """How far a value of a text's vector may be from exact in this arithmetic: as `tolerance` has it."""
-    exact = pooled(config, weights, *prompt, pool)
-    noisy = (replace(rounding, seed=rounding.seed + i) for i in range(3))
-    return 2 * max(float(np.abs(pooled(config, weights, *prompt, pool, e) - exact).max()) for e in noisy)
+def per_layer_inputs(
+    config: ModelConfig, weights: dict[str, Array], tokens: list[int], x: Array, e: Rounding
+) -> Array | None:
+    """What the second embedding gives each layer, [tokens, layers, width]; x: the first embedding's rows."""
+    if not config.per_layer:
+        return None
+    projected = linear(x, weights["project_per_layer"], None, e) * config.hidden**-0.5
+    projected = projected.reshape(len(x), len(config.layers), -1)
+    stored = weights["embed_per_layer"][tokens].reshape(projected.shape) * config.per_layer_scale
+    return e.around((norm(config, weights, "per_layer_norm", projected, e) + stored) / math.sqrt(2), e.sums, 3)
 
 
 def attention(
@@ -402,6 +384,22 @@ def experts(own: Experts, w: dict[str, Array], x: Array, e: Rounding) -> Array:
         return y
     shared = mlp(own.shared, {name[7:]: w[name] for name in w if name.startswith("shared.")}, x, e)
     return y + (shared / (1 + np.exp(-x @ w["shared_gate"].T)) if own.shared_gate else shared)
+
+
+def experts_apart(config: ModelConfig, own: Experts, w: dict[str, Array], x: Array, e: Rounding) -> Array:
+    """Experts and a shared feed-forward with norms of their own before and after each; x: the residual."""
+    logits = norm(config, w, "router_norm", x, e) @ w["router"].T * config.hidden**-0.5
+    chosen, weights = routes(own, logits, None)
+    weights = weights * w["expert_scale"][chosen]
+    one, parts = FeedForward(own.width, own.activation), [name for name in w if name.startswith("experts.")]
+    rows, y = norm(config, w, "pre_experts_norm", x, e), np.zeros_like(x)
+    for token, expert in np.ndindex(chosen.shape):
+        mine = {name[8:]: np.split(w[name], own.count)[chosen[token, expert]] for name in parts}
+        y[token] += weights[token, expert] * mlp(one, mine, rows[token : token + 1], e)[0]
+    assert own.shared is not None
+    rows = norm(config, w, "pre_mlp_norm", x, e)
+    shared = mlp(own.shared, {name[7:]: w[name] for name in w if name.startswith("shared.")}, rows, e)
+    return norm(config, w, "post_experts_norm", y, e) + norm(config, w, "post_shared_norm", shared, e)
 
 
 def routes(own: Experts, logits: Array, correction: Array | None) -> tuple[Positions, Array]:

@@ -16,7 +16,8 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from tests.model.encoder_cases import ENCODER_CASES, ENCODER_HALF_CASES, EncoderCase, make
-from tests.model.reference import Rounding, load_pooled, pooled, pooled_tolerance
+from tests.model.reference import Rounding
+from tests.model.reference_pooled import load_pooled, pooled, pooled_tolerance
 from tests.model.run_pooling import Run, pooler
 from transformers import PreTrainedModel
 

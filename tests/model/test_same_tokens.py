@@ -54,9 +54,9 @@ LLAMA = ModelConfig(
     attention_scale=0.25,
 )
 # What takes another way through forward(): full-width qk-norm and norms after the layers; sandwich norms, windows and
-# softcaps; heads of two shapes, with caches that layers share; learned positions, LayerNorm, biases and no gate; heads
-# that end inside a panel; experts, a gated shared one beside them in one layer, chosen by groups in the other; latent
-# attention, with heads that the threads divide.
+# softcaps; heads of two shapes, with caches that layers share; an embedding of each layer; experts apart from a dense
+# feed-forward; learned positions, LayerNorm, biases and no gate; heads that end inside a panel; experts, a gated shared
+# one beside them in one layer, chosen by groups in the other; latent attention, with heads that the threads divide.
 SHAPES = {
     "llama": LLAMA,
     "olmo2": replace(LLAMA, qk_norm="full", norm_placement="post"),
@@ -85,6 +85,19 @@ SHAPES = {
                 Attention(0, kv_heads=1, head_dim=40, keys_as_values=True, shared_from=1),
             )
         ),
+    ),
+    "per layer": replace(
+        LLAMA,
+        norm_placement="sandwich",
+        layer_scalar=True,
+        layers=layers(FeedForward(176, "gelu_tanh"), windows=(20, 0)),
+        per_layer=40,
+        per_layer_scale=6.0,
+    ),
+    "experts apart": replace(
+        LLAMA,
+        norm_placement="sandwich",
+        layers=layers(Experts(40, 12, 3, "gelu_tanh", renormalized=True, shared=FeedForward(72), apart=True)),
     ),
     "opt": replace(
         LLAMA,
@@ -204,10 +217,16 @@ class Weights:
                 if spec.bias:
                     self.vector(part.name + ".bias", spec.experts * part.rows, 0.0)
         self.norm("final_norm")
+        if config.per_layer:
+            self.vector("per_layer_norm", config.per_layer, 1.0)
         for i, layer in enumerate(config.layers):
             self.layer(f"layers.{i}.")
             if isinstance(layer.feed_forward, Experts) and layer.feed_forward.correction:
                 self.vector(f"layers.{i}.correction", layer.feed_forward.count, 0.0)
+            if isinstance(layer.feed_forward, Experts) and layer.feed_forward.apart:
+                self.vector(f"layers.{i}.expert_scale", layer.feed_forward.count, 1.0)
+                for name in ("router", "pre_experts", "post_experts", "post_shared"):
+                    self.norm(f"layers.{i}.{name}_norm")
         self.executor.finish_loading()
 
     def layer(self, prefix: str) -> None:
@@ -236,6 +255,8 @@ class Weights:
             for name, heads in (("q_norm", config.heads), ("k_norm", kv_heads)):
                 if name == "q_norm" or mixer.shared_from is None:
                     self.vector(prefix + name, head_dim * (heads if config.qk_norm == "full" else 1), 1.0)
+        if config.per_layer:
+            self.norm(prefix + "per_layer_norm")
         if config.layer_scalar:
             self.vector(prefix + "scalar", 1, 1.0)
         if layer.mamba2:
@@ -309,6 +330,7 @@ def same(a: Floats, b: Floats) -> bool:
 Executors = dict[int, _native.Executor]  # by threads
 
 
+GEMMA4 = ("per layer", "experts apart")
 FLOATS: tuple[DTypeName, ...] = ("float32", "bfloat16")
 KINDS: list[tuple[str, WeightFormat, str]] = [(s, WeightFormat(dtype), dtype) for s in SHAPES for dtype in FLOATS]
 KINDS += [
@@ -318,7 +340,7 @@ KINDS += [
 ]
 KINDS += [
     (shape, replace(weights, wide=wide), "bfloat16")
-    for shape in ("llama", "olmo2", "opt", "experts", "convolutions", "mamba2", "delta", "latent")
+    for shape in ("llama", "olmo2", "opt", "experts", "convolutions", "mamba2", "delta", "latent", *GEMMA4)
     for weights in (WeightFormat("int8"), WeightFormat("int4", 32, "float16"))
     for wide in (False, True)
 ]

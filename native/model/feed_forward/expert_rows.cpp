@@ -26,7 +26,7 @@ void RowsByExpert::sort(const Scratch::Routes& routes, const ExpertsKind& kind, 
     if (row >= own.begin && row < own.end) routes.place[i] = static_cast<int32_t>(next);
     ++next;
   });
-  if (kind.shared)
+  if (slots > kind.active)
     for (int64_t row = own.begin; row < own.end; ++row)
       routes.place[row * slots + kind.active] = static_cast<int32_t>(positions_ + row);
 }

@@ -1,6 +1,7 @@
 #include "model/feed_forward/experts.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "model/step/multiply.h"
@@ -43,7 +44,8 @@ Experts::Experts(const Weights& weights, Step& step) : weights_(weights), step_(
 }
 
 int64_t Experts::phases(const Config& c, int64_t step_tokens) {
-  constexpr int64_t kRows = 5, kBlock = 3;  // rows and multiplication of router and shared expert; up, rows, down
+  // Rows and multiplication of router, and twice of the shared expert; up, rows, down.
+  constexpr int64_t kRows = 6, kBlock = 3;
   int64_t most = 0;
   for (const LayerKind& layer : c.layers) {
     if (!layer.experts) continue;
@@ -74,7 +76,29 @@ const Norm* Experts::apply(StepWalk& w, size_t layer, const Norm* add) {
     multiply_down(w, block, activated(w, block), shared);
     step_.barrier(w);
   }
+  if (kind(layer).apart) add_shared(w, layer, shared);
   return after;
+}
+
+// Normalizes the experts' results and those of the shared feed-forward, and adds them up.
+void Experts::add_shared(StepWalk& w, size_t layer, const Operand& shared) {
+  GemmTask task{};
+  task.a = shared;
+  task.row_end = w.rows;
+  task.epilogue = Epilogue::store;
+  task.scale = 1.0f;
+  task.out = step_.scratch.beside_experts;
+  step_.multiply(w, *layers_[layer].shared_down, task);
+  step_.barrier(w);
+  const Config& c = step_.config;
+  const Norm& norm = weights_.norms(layer).post_shared;
+  const Range rows = step_.mine(w, w.rows);
+  const Operand& sum = step_.scratch.projected;
+  step_.normalize(weights_.norms(layer).post_experts, step_.projected_row(0), rows, sum);
+  step_.kernel.add_norm({{static_cast<const float*>(task.out.data), task.out.stride, rows.begin, rows.end, c.hidden,
+                          norm.weight.data(), or_null(norm.bias), c.norm_eps, c.layer_norm, sum},
+                         1.0f});
+  step_.barrier(w);
 }
 
 // Multiplies all rows with the router, and with the first half of the shared expert.
@@ -82,19 +106,23 @@ void Experts::multiply_router(StepWalk& w, size_t layer, const Norm* add) {
   const LayerMatrices& own = layers_[layer];
   const LayerNorms& norms = weights_.norms(layer);
   GemmTask task{};
-  task.a = step_.stream(w, add, norms.pre_mlp, own.router->matrix);
+  const bool apart = kind(layer).apart;
+  task.a = step_.stream(w, add, apart ? norms.router : norms.pre_mlp, own.router->matrix);
   task.row_end = w.rows;
   task.epilogue = Epilogue::store;
-  task.scale = 1.0f;
+  task.scale = apart ? 1.0f / std::sqrt(static_cast<float>(step_.config.hidden)) : 1.0f;
   task.out = step_.scratch.router;
   step_.multiply(w, *own.router, task);
   if (!own.shared_up) return;
+  if (apart) step_.barrier(w);  // rows of another norm take the place of the router's
   const Matrix& up = own.shared_up->matrix;
   const Norm* norm = norms.pre_mlp.in_residual ? nullptr : norms.pre_mlp.if_there();
-  if (up.form() != own.router->matrix.form() || up.format.ordered) task.a = step_.prepare_stream(w, nullptr, norm, up);
+  if (apart || up.form() != own.router->matrix.form() || up.format.ordered)
+    task.a = step_.prepare_stream(w, nullptr, norm, up);
   const FeedForwardKind& shared = *kind(layer).shared;
   task.epilogue = shared.gated ? Epilogue::gated : Epilogue::activate;
   task.activation = shared.activation;
+  task.scale = 1.0f;
   task.out = step_.scratch.activated.target(own.shared_down->matrix);
   step_.multiply(w, *own.shared_up, task);
 }
@@ -125,7 +153,10 @@ void Experts::route(const StepWalk& w, const Block& block, Range rows) const {
   task.weights = block.routes.weights;
   task.scratch = step_.scratch.route(w.member);
   step_.kernel.route(task);
-  if (!k.shared) return;
+  const std::vector<float>& scale = weights_.expert_scale(block.layer);
+  for (int64_t i = rows.begin * task.slots; i < rows.end * task.slots && k.apart; ++i)
+    task.weights[i] *= scale[static_cast<size_t>(task.chosen[i])];
+  if (!k.shared || k.apart) return;
   task.chosen += k.active;
   task.weights += k.active;
   for (int64_t row = rows.begin; row < rows.end; ++row) task.weights[row * task.slots] = 1.0f;
@@ -167,7 +198,7 @@ Operand Experts::sort_rows(StepWalk& w, const Block& block) {
 void Experts::copy_row(const StepWalk& w, const Block& block, int64_t row, const Operand& out) const {
   const ExpertsKind& k = kind(block.layer);
   const Matrix& up = layers_[block.layer].up->matrix;
-  const Norm& norm = weights_.norms(block.layer).pre_mlp;
+  const Norm& norm = norm_before(block.layer);
   const int64_t at = block.rows.begin + row;
   const float* x = step_.residual_row(at);
   if (norm.if_there() && !norm.in_residual) {
@@ -310,7 +341,7 @@ void Experts::add_results(const StepWalk& w, const Block& block, const Operand& 
   for (const ExpertRows& rows : block.sorted.experts())
     multiply(from_row(in, rows.begin, down.groups()), rows.rows, *m.down, rows.expert, rows.begin);
   const int64_t rows = block.rows.size();
-  if (k.shared)
+  if (k.shared && !k.apart)
     multiply(from_row(shared, block.rows.begin, m.shared_down->matrix.groups()), rows, *m.shared_down, 0,
              block.sorted.positions());
   const bool normed = weights_.norms(block.layer).post_mlp.if_there();

@@ -45,6 +45,12 @@ class Experts {
   void multiply_down(StepWalk& w, const Block& block, const Operand& in, const Operand& shared) const;
   void add_results(const StepWalk& w, const Block& block, const Operand& in, const Operand& shared,
                    Range columns) const;
+  void add_shared(StepWalk& w, size_t layer, const Operand& shared);
+  // The norm that experts read the residual through.
+  const Norm& norm_before(size_t layer) const {
+    const LayerNorms& norms = weights_.norms(layer);
+    return kind(layer).apart ? norms.pre_experts : norms.pre_mlp;
+  }
   const ExpertsKind& kind(size_t layer) const { return *step_.config.layers[layer].experts; }
 
   const Weights& weights_;

@@ -14,11 +14,6 @@ Operand Step::output(StepWalk& w, const Site& site, const Matrix& matrix) {
   return Site::is_direct(matrix) ? site.shared.operand(matrix) : prepare(w, {site, site.raw, w.rows}, matrix);
 }
 
-Operand Step::rows_of(StepWalk& w, const float* x, const Matrix& matrix) {
-  const Operand raw{const_cast<float*>(x), matrix.k, Form::f32_rows};  // only read
-  return prepare(w, {scratch.stream, raw, w.rows}, matrix);
-}
-
 // With few rows every member prepares its own copy and waits for no other; not if the residual changes, which must
 // happen only once.
 Operand Step::prepare(StepWalk& w, const Source& source, const Matrix& matrix) {

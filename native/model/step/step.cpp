@@ -21,6 +21,12 @@ void Step::enter_layer(StepWalk& w, size_t layer) {
   clear_counters(w.member, layer % 2 ? 0 : layer_phases_);
 }
 
+void Step::enter_step(StepWalk& w) {
+  w.phase = layer_phases_;
+  clear_counters(w.member, 0);
+  clear_counters(w.member, layer_phases_);
+}
+
 void Step::clear_counters(int member, int64_t first_phase) {
   for (int64_t phase = first_phase; phase < first_phase + layer_phases_; ++phase) {
     counter(phase, member).store(0, std::memory_order_relaxed);

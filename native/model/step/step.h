@@ -37,7 +37,9 @@ class Step {
   // Selects the layer's counters and clears the other ones: even and odd layers alternate, and here no member is still
   // in the layer before or already in the next one.
   void enter_layer(StepWalk& w, size_t layer);
-  void clear_counters(int member, int64_t first_phase);
+  // Clears all counters, and selects those of an odd layer for the phases before the first layer, which begin after a
+  // barrier.
+  void enter_step(StepWalk& w);
 
   // Returns the residual stream in the form that `matrix` takes, normalized if there is a norm.
   Operand stream(StepWalk& w, const Norm* add, const Norm& norm, const Matrix& matrix);
@@ -60,8 +62,10 @@ class Step {
   Operand prepare_stream(StepWalk& w, const Norm* add, const Norm* norm, const Matrix& matrix) {
     return prepare(w, {scratch.stream, scratch.stream.raw, w.rows, add, norm}, matrix);
   }
-  // Returns the caller's float rows [rows, k] in the form that `matrix` takes.
-  Operand rows_of(StepWalk& w, const float* x, const Matrix& matrix);
+  // Returns float rows [rows, k] in the form that `matrix`, which takes rows of `site`, takes.
+  Operand rows_of(StepWalk& w, const Site& site, const Operand& raw, const Matrix& matrix) {
+    return prepare(w, {site, raw, w.rows}, matrix);
+  }
   void normalize(const Norm& norm, const float* x, Range rows, const Operand& out);
   void add_projected(const Norm& norm, Range rows);
 
@@ -126,6 +130,7 @@ class Step {
     const Norm* norm = nullptr;
   };
 
+  void clear_counters(int member, int64_t first_phase);
   static float* row_of(const Operand& rows, int64_t row) { return static_cast<float*>(rows.data) + row * rows.stride; }
   void record(const Matrix& matrix, const Operand& rows, int64_t count);
   Operand prepare(StepWalk& w, const Source& source, const Matrix& matrix);

@@ -21,6 +21,7 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
     : ranks_(ranks),
       layers_(c.layers.size()),
       corrections_(c.layers.size()),
+      expert_scales_(c.layers.size()),
       sinks_(c.layers.size()),
       convolutions_(c.layers.size()),
       recurrences_(c.layers.size()),
@@ -45,6 +46,7 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
   if (const int64_t values = c.bias_rows() * c.heads; values > 0)
     declare_vector("attention_bias", attention_bias_, values, {values, {}});
   if (c.final_norm && !c.modules) declare_norm(c, "final_norm", final_norm_, c.hidden, c.layer_norm && c.norm_bias);
+  if (c.per_layer) declare_norm(c, "per_layer_norm", per_layer_norm_, c.per_layer->width, false);
   for (size_t i = 0; i < c.dense.size(); ++i)
     if (c.dense[i].norm)
       declare_norm(c, "dense." + std::to_string(i) + ".norm", pooler_norms_[i], c.dense[i].outputs, c.norm_bias);
@@ -90,11 +92,20 @@ void Weights::declare_norms(const Config& c, size_t layer) {
     declare_norm(c, prefix + "post_attention_norm", norms.post_attention, c.hidden, biases);
     declare_norm(c, prefix + "post_mlp_norm", norms.post_mlp, c.hidden, biases);
   }
+  if (const auto& experts = c.layers[layer].experts; experts && experts->apart) {
+    declare_vector(prefix + "expert_scale", expert_scales_[layer], experts->count, {experts->count, {}});
+    declare_norm(c, prefix + "router_norm", norms.router, c.hidden, false);
+    declare_norm(c, prefix + "pre_experts_norm", norms.pre_experts, c.hidden, false);
+    declare_norm(c, prefix + "post_experts_norm", norms.post_experts, c.hidden, false);
+    declare_norm(c, prefix + "post_shared_norm", norms.post_shared, c.hidden, false);
+  }
   if (const auto* latent = c.layers[layer].mixer_as<LatentKind>()) {
     if (latent->q_rank) declare_norm(c, prefix + "q_norm", norms.q, latent->q_rank, false);
     declare_norm(c, prefix + "k_norm", norms.k, latent->rank, false);
   }
-  if (c.layer_scalar) declare_vector(prefix + "scalar", norms.post_mlp.stream_scale, 1, {1, {}});
+  if (c.per_layer) declare_norm(c, prefix + "per_layer_norm", norms.per_layer, c.hidden, false);
+  Norm& last = c.per_layer ? norms.per_layer : norms.post_mlp;
+  if (c.layer_scalar) declare_vector(prefix + "scalar", last.stream_scale, 1, {1, {}});
   if (c.qk_norm == QkNorm::none || !c.layers[layer].mixer_as<AttentionKind>()) return;
   const HeadShape own = c.head_shape(layer);
   const bool one = c.qk_norm == QkNorm::head;

@@ -36,7 +36,8 @@ struct Norm {
 };
 
 struct LayerNorms {
-  Norm input, post_attention, pre_mlp, post_mlp, q, k;
+  Norm input, post_attention, pre_mlp, post_mlp, per_layer, q, k;
+  Norm router, pre_experts, post_experts, post_shared;  // of experts that are apart from their shared feed-forward
 };
 
 // The weights of a convolution over the rows of each channel.
@@ -82,8 +83,12 @@ class Weights {
   const Linear& linear(const std::string& name) const;
   const LayerNorms& norms(size_t layer) const { return layers_[layer]; }
   const Norm& final_norm() const { return final_norm_; }
+  // The norm of each layer's part of the projected embedding, [PerLayerKind::width].
+  const Norm& per_layer_norm() const { return per_layer_norm_; }
   // What is added to the scores of a layer's experts when they are chosen, [experts]; empty: nothing.
   const std::vector<float>& correction(size_t layer) const { return corrections_[layer]; }
+  // Factors of the weights of a layer's experts, [experts]; empty: none.
+  const std::vector<float>& expert_scale(size_t layer) const { return expert_scales_[layer]; }
   // One more logit for each head in the denominator of a layer's softmax, [heads]; empty: none.
   const std::vector<float>& sinks(size_t layer) const { return sinks_[layer]; }
   // The bias of attention, [bias_rows][heads]; empty: none.
@@ -142,12 +147,12 @@ class Weights {
   const Ranks ranks_;
   std::map<std::string, Linear> linears_;
   std::vector<LayerNorms> layers_;
-  std::vector<std::vector<float>> corrections_, sinks_;
+  std::vector<std::vector<float>> corrections_, expert_scales_, sinks_;
   std::vector<Convolution> convolutions_;
   std::vector<Recurrence> recurrences_;
   std::vector<float> attention_bias_;
   std::vector<Norm> pooler_norms_;
-  Norm final_norm_;
+  Norm final_norm_, per_layer_norm_;
   std::map<std::string, MatrixRows> matrices_;
   std::map<std::string, VectorValues> vectors_;
   std::vector<Matrix*> shaped_;  // in the order of the region

@@ -26,6 +26,15 @@ _GEMMA4: dict[str, Any] = {
     "use_double_wide_mlp": False, "vocab_size": 262144, "vocab_size_per_layer_input": 262144,
 }  # fmt: skip
 
+# Sizes as other engines' tests and configurations have them; the other keys as in the 31B's file.
+_GEMMA4_E2B = _GEMMA4 | {
+    "attention_k_eq_v": False, "hidden_size": 1536, "hidden_size_per_layer_input": 256, "intermediate_size": 6144,
+    "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 7, "max_position_embeddings": 131072,
+    "num_attention_heads": 8, "num_global_key_value_heads": None, "num_hidden_layers": 35, "num_key_value_heads": 1,
+    "num_kv_shared_layers": 20, "sliding_window": 512, "use_bidirectional_attention": None,
+    "use_double_wide_mlp": True,
+}  # fmt: skip
+
 PUBLISHED: dict[str, dict[str, Any]] = {
     "Llama-2-7b-chat-hf": {
         "architectures": ["LlamaForCausalLM"], "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
@@ -143,6 +152,25 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True, "vision_config": {
             "hidden_size": 1152, "model_type": "gemma4_vision", "num_attention_heads": 16, "num_hidden_layers": 27,
         },
+    },
+    "gemma-4-E2B-it": {
+        "architectures": ["Gemma4ForConditionalGeneration"], "dtype": "bfloat16", "eos_token_id": [1, 106],
+        "model_type": "gemma4", "text_config": _GEMMA4_E2B, "tie_word_embeddings": True, "vision_config": None,
+        "audio_config": None,
+    },
+    "gemma-4-E4B-it, its text part alone": {
+        **_GEMMA4_E2B, "architectures": ["Gemma4ForCausalLM"], "dtype": "bfloat16", "hidden_size": 2560,
+        "intermediate_size": 10240, "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 7,
+        "num_hidden_layers": 42, "num_key_value_heads": 2, "num_kv_shared_layers": 18, "use_double_wide_mlp": False,
+    },
+    "gemma-4-26B-A4B-it": {
+        "architectures": ["Gemma4ForConditionalGeneration"], "dtype": "bfloat16", "eos_token_id": [1, 106],
+        "model_type": "gemma4", "text_config": _GEMMA4 | {
+            "enable_moe_block": True, "hidden_size": 2816, "intermediate_size": 2112,
+            "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 5, "moe_intermediate_size": 704,
+            "num_attention_heads": 16, "num_experts": 128, "num_global_key_value_heads": 2, "num_hidden_layers": 30,
+            "num_key_value_heads": 8, "top_k_experts": 8,
+        }, "tie_word_embeddings": True, "vision_config": None, "audio_config": None,
     },
     "gemma-4-31B-it, its text part alone": {**_GEMMA4, "architectures": ["Gemma4ForCausalLM"], "dtype": "bfloat16"},
     "OLMo-2-0425-1B-Instruct": {

@@ -18,6 +18,8 @@ from forearm.model.checkpoint.names import parts
 from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig, ShortConv
 from forearm.model.families.families import FAMILIES, read_config
 
+_E4B = "gemma-4-E4B-it, its text part alone"
+
 
 def folder_of(folder: Path, config: dict[str, Any], generation: dict[str, Any] | None = None) -> Path:
     (folder / "config.json").write_text(json.dumps(config))
@@ -48,6 +50,8 @@ def as_stored(shapes: dict[str, tuple[int, ...]], model_type: str) -> dict[str, 
             (math.prod(shape),) if "experts." in name else shape
             for name, shape in shapes.items()
         }  # fmt: skip
+    if model_type.startswith("gemma4"):  # experts stay joined: the rows of all of them
+        return {n: (math.prod(s[:-1]), s[-1]) if ".experts." in n else s for n, s in shapes.items()}
     found: dict[str, tuple[int, ...]] = {}
     for name, shape in shapes.items():
         before, _, joined = name.partition("experts.")
@@ -290,6 +294,14 @@ def test_yarn_stretches_the_context(tmp_path: Path) -> None:
         ("SmolLM3-3B", {"no_rope_layers": [1]}, "no_rope_layers = "),
         ("gemma-2-2b-it", {"use_bidirectional_attention": True}, "use_bidirectional_attention = true"),
         ("gemma-3-1b-it", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0"),
+        (_E4B, {"vocab_size_per_layer_input": 1000}, "vocab_size_per_layer_input = 1000"),
+        (_E4B, {"hidden_size_per_layer_input": -1}, "hidden_size_per_layer_input = -1"),
+        (_E4B, {"num_kv_shared_layers": 42}, "num_kv_shared_layers = 42"),
+        (
+            _E4B,
+            {"enable_moe_block": True, "num_experts": 8, "top_k_experts": 9, "moe_intermediate_size": 64},
+            "top_k_experts = 9",
+        ),
         ("opt-125m", {"do_layer_norm_before": False}, "do_layer_norm_before = false"),
         ("opt-125m", {"word_embed_proj_dim": 512}, "word_embed_proj_dim = 512"),
         ("Phi-4-mini-instruct", {"partial_rotary_factor": 1.0}, "short_factor = "),

@@ -91,9 +91,10 @@ def _format(
     if coded:
         return common_format(coded)
     at_load = None if quantized else asked.at_load
-    if spec.role in ("embedding", "head"):
+    if spec.role in ("embedding", "head") or spec.name == "embed_per_layer":
         rounded = asked.embeddings == "int8" or (asked.embeddings == "auto" and at_load is not None)
-        return WeightFormat("int8", wide=asked.wide) if rounded else WeightFormat(weight_dtype)
+        group = 256 if spec.name == "embed_per_layer" else 0  # so that each layer of E2B and E4B has its own scale
+        return WeightFormat("int8", group=group, wide=asked.wide) if rounded else WeightFormat(weight_dtype)
     if at_load is None or spec.role == "table":
         return WeightFormat(weight_dtype)
     return at_load

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.tensor_part import TensorPart
-from forearm.model.families.config import Attention, Experts, LatentAttention, ModelConfig, ShortConv
+from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig, ShortConv
 from forearm.model.families.matrices import MatrixPart, MatrixSpec, matrices
 from forearm.model.families.recurrences import GatedDelta, Mamba2
 
@@ -42,19 +42,9 @@ _NORMS = {
 }
 # Prefixes of a model's tensors: a causal model, multimodal ones (transformers 5, then 4), encoders, a bare model.
 _PREFIXES = (
-    "model.",
-    "backbone.",
-    "model.language_model.",
-    "language_model.model.",
-    "bert.",
-    "roberta.",
-    "distilbert.",
-    "nomic_bert.",
-    "gte.",
-    "mpnet.",
-    "new.",
-    "",
-)
+    "model.", "backbone.", "model.language_model.", "language_model.model.", "bert.", "roberta.", "distilbert.",
+    "nomic_bert.", "gte.", "mpnet.", "new.", "",
+)  # fmt: skip
 
 
 def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
@@ -85,8 +75,7 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
             found += _head_norms(config, mixer, layer, at)
         if isinstance(mixer, LatentAttention):
             found += _latent(layer, at, config.names, mixer)
-        if config.layer_scalar:
-            found.append(TensorPart(f"{layer}.scalar", f"{at}.{names['scalar']}", (1,)))
+        found += _feed_forward(config, layer, at, feed_forward)
         if isinstance(mixer, ShortConv):
             taps = f"{at}.{names['conv']}"
             found.append(TensorPart(f"{layer}.conv", f"{taps}.weight", (config.hidden * mixer.taps,)))
@@ -98,14 +87,30 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
             found += _recurrence(layer, at, names, names["delta"], _delta(mixer))
         if config.sinks and isinstance(mixer, Attention):
             found.append(TensorPart(f"{layer}.sinks", f"{at}.{names['sinks']}", (config.heads,)))
-        if isinstance(feed_forward, Experts) and feed_forward.correction:
-            found.append(TensorPart(f"{layer}.correction", f"{at}.{names['correction']}", (feed_forward.count,)))
     if config.distance_buckets:
         table = (max(config.distance_buckets) + 1) * config.heads
         found.append(TensorPart("attention_bias", f"{prefix}{names['attention_bias']}.weight", (table,)))
+    if config.per_layer:
+        found += _norm("per_layer_norm", f"{prefix}per_layer_projection_norm", config.per_layer, False)
     if config.final_norm and config.norm_weight:
         found += _norm("final_norm", f"{prefix}{names['final_norm']}", config.hidden, biases)
     return found
+
+
+def _feed_forward(config: ModelConfig, layer: str, at: str, own: FeedForward | Experts | None) -> Iterator[TensorPart]:
+    """Yield the vectors of experts, and those that end a layer: its scalar, the norm of an embedding of each layer."""
+    if isinstance(own, Experts) and own.correction:
+        yield TensorPart(f"{layer}.correction", f"{at}.{(_VECTORS | config.names)['correction']}", (own.count,))
+    if config.layer_scalar:
+        yield TensorPart(f"{layer}.scalar", f"{at}.{(_VECTORS | config.names)['scalar']}", (1,))
+    if config.per_layer:
+        yield from _norm(f"{layer}.per_layer_norm", f"{at}.post_per_layer_input_norm", config.hidden, False)
+    if isinstance(own, Experts) and own.apart:
+        yield TensorPart(f"{layer}.expert_scale", f"{at}.router.per_expert_scale", (own.count,))
+        yield TensorPart(f"{layer}.router_norm", f"{at}.router.scale", (config.hidden,))
+        for name, stored in (("pre_experts", "pre_2"), ("post_shared", "post_1"), ("post_experts", "post_2")):
+            norm = f"{at}.{stored.replace('_', '_feedforward_layernorm_')}"
+            yield from _norm(f"{layer}.{name}_norm", norm, config.hidden, False)
 
 
 def _mamba2(own: Mamba2) -> dict[str, int]:

@@ -158,6 +158,8 @@ class Experts:
     scales_input: weights multiply the expert's input instead of its result (Llama 4).
     shared: a feed-forward beside the experts, which every token takes. shared_gate: its result is multiplied with the
     sigmoid of a linear function of the token (Qwen2-MoE).
+    apart: router, experts and shared feed-forward have norms of their own before them, and the latter two behind them;
+    logits are multiplied with hidden ** -0.5, and each expert's weight with a factor (Gemma 4 26B-A4B).
     """
 
     width: int
@@ -179,6 +181,7 @@ class Experts:
     router_bias: bool = False
     shared: FeedForward | None = None
     shared_gate: bool = False
+    apart: bool = False
 
 
 @dataclass(frozen=True)
@@ -246,7 +249,6 @@ class ModelConfig:
     # Attention adds a bias to each score, one value for a bucket of distances and a head: the bucket of each distance
     # key - query from -reach to reach, those beyond it as these (bert_like.py); (): no bias.
     distance_buckets: tuple[int, ...] = ()
-
     norm_eps: float = 1e-6
     layer_norm: bool = False  # LayerNorm instead of RMSNorm
     norm_bias: bool = True  # of LayerNorm
@@ -271,23 +273,22 @@ class ModelConfig:
     # Queries at position p are multiplied by 1 + query_growth * log(1 + floor(p / query_positions)) (Ministral 3).
     query_growth: float = 0.0
     query_positions: int = 0
-
+    # A second embedding of each token has this many values for each layer (Gemma 4 E2B and E4B); 0: there is none.
+    per_layer: int = 0
+    per_layer_scale: float = 1.0
     qkv_bias: bool = False
     o_bias: bool = False
     head_bias: bool = False
     tied_head: bool = False
-
     attention_scale: float = 1.0
     attention_softcap: float = 0.0
     logits_softcap: float = 0.0
     logits_scale: float = 1.0
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
-
     # The executor returns the outputs of the final norm, to be pooled: there is no head, and prompts are not chunked.
     pooled: bool = False
     dense: tuple[Dense, ...] = ()
-
     # transformers computes the model (model/modules); the executor multiplies for its linear layers, and attends.
     modules: bool = False
     linears: tuple[LinearModule, ...] = ()
@@ -311,7 +312,7 @@ class ModelConfig:
         """True if a layer can be computed by itself: it hands on the residual stream alone, has the model's heads."""
         mixers = [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention)]
         own = any(m.kv_heads or m.head_dim or m.keys_as_values or m.shared_from is not None for m in mixers)
-        return self.norm_residual == "none" and not own
+        return self.norm_residual == "none" and not own and not self.per_layer
 
     @property
     def has_states(self) -> bool:

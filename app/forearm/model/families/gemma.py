@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from forearm.model.families import switches
-from forearm.model.families.config import Attention, FeedForward, ModelConfig
+from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig
 from forearm.model.families.decoder import FamilyInputs, activation, decoder, ropes_by_layer_type, windows_of
+from forearm.model.families.experts import routed
 from forearm.model.families.keys import Keys
 
 
@@ -93,51 +95,71 @@ def _rounded(value: float, inputs: FamilyInputs) -> float:
 
 
 def gemma4(inputs: FamilyInputs) -> ModelConfig:
-    """Gemma 4's text model, alone or inside the multimodal one: wider heads and values that are keys on full layers."""
+    """Gemma 4's text model, alone or inside the multimodal one: dense, E2B and E4B, or 26B-A4B with experts."""
     inputs = inputs.with_defaults(**_DEFAULTS)
     keys = inputs.keys
     if keys.get("use_bidirectional_attention") not in (None, "vision"):  # "vision": among the tokens of an image
         raise keys.wrong("use_bidirectional_attention", 'null or "vision"')
-    if keys.integer("hidden_size_per_layer_input", 256):
-        raise keys.wrong("hidden_size_per_layer_input", "0: embeddings of each layer (E2B, E4B) are not computed yet")
-    if keys.flag("enable_moe_block"):
-        raise keys.wrong("enable_moe_block", "false: experts beside the feed-forward (26B-A4B) are not computed yet")
-    for unused in ("vocab_size_per_layer_input", "moe_intermediate_size", "top_k_experts"):
-        keys.get(unused)  # marks it as read: of those embeddings and experts
     full_heads = _full_heads(keys)
     mixers = _mixers(inputs, *full_heads)
     act = activation(keys, "hidden_activation", "gelu_pytorch_tanh")
     width, wide = keys.integer("intermediate_size"), keys.flag("use_double_wide_mlp")
-    bias = keys.flag("attention_bias")
+    dense = [FeedForward(width * (2 if wide and one.shared_from is not None else 1), act) for one in mixers]
+    bias, per_layer = keys.flag("attention_bias"), _per_layer_width(inputs)
     return decoder(
         inputs,
         mixers=mixers,
         ropes=ropes_by_layer_type(
             inputs, full=("rope_theta", 1e6), sliding=("rope_theta", 1e4), full_head_dim=full_heads[1]
         ),
-        feed_forwards=[FeedForward(width * (2 if wide and one.shared_from is not None else 1), act) for one in mixers],
+        feed_forwards=_beside_experts(inputs, dense) if keys.flag("enable_moe_block") else dense,
         norm_placement="sandwich",
         qk_norm="head",
         v_norm=True,
         layer_scalar=True,
+        per_layer=per_layer,
+        per_layer_scale=_rounded(math.sqrt(per_layer), inputs),
         qkv_bias=bias,
         o_bias=bias,
         attention_scale=1.0,
         embedding_scale=_rounded(math.sqrt(keys.integer("hidden_size")), inputs),
         logits_softcap=keys.optional_number("final_logit_softcapping") or 0.0,
-        names={"pre_mlp_norm": "pre_feedforward_layernorm", "post_mlp_norm": "post_feedforward_layernorm"},
+        names=_NAMES,
     )
 
 
+_NAMES = {
+    "pre_mlp_norm": "pre_feedforward_layernorm", "post_mlp_norm": "post_feedforward_layernorm",
+    "router": "router.proj", "experts.gate": "experts.gate_up_proj[0]", "experts.up": "experts.gate_up_proj[1]",
+    "experts.down": "experts.down_proj",
+} | {f"shared.{part}": f"mlp.{part}_proj" for part in ("gate", "up", "down")}  # fmt: skip
 _DEFAULTS: dict[str, Any] = {
     "vocab_size": 262_144, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
     "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "global_head_dim": 512,
+    "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262_144,
     "sliding_window": 512, "max_position_embeddings": 131_072, "tie_word_embeddings": True,
     "rope_parameters": {
         switches.FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
         switches.SLIDING: {"rope_type": "default", "rope_theta": 1e4},
     },
 }  # fmt: skip
+
+
+def _beside_experts(inputs: FamilyInputs, dense: list[FeedForward]) -> list[Experts]:
+    """Return experts beside each layer's dense feed-forward, which 26B-A4B has."""
+    experts = routed(inputs, "num_experts", "moe_intermediate_size", True, active="top_k_experts", apart=True)
+    return [replace(experts, activation=one.activation, shared=one) for one in dense]
+
+
+def _per_layer_width(inputs: FamilyInputs) -> int:
+    """Return the width of the embedding of each layer, which E2B and E4B have; 0: there is none."""
+    keys = inputs.keys
+    width, vocab = keys.integer("hidden_size_per_layer_input"), keys.integer("vocab_size_per_layer_input")
+    if width < 0 or width * inputs.layers > 1 << 20:
+        raise keys.wrong("hidden_size_per_layer_input", "0, or a width that times num_hidden_layers is at most 1048576")
+    if width and vocab != keys.integer("vocab_size"):
+        raise keys.wrong("vocab_size_per_layer_input", f"vocab_size ({keys.integer('vocab_size')})")
+    return width
 
 
 def _full_heads(keys: Keys) -> tuple[int, int]:
@@ -148,8 +170,8 @@ def _full_heads(keys: Keys) -> tuple[int, int]:
     kv_heads = keys.integer("num_key_value_heads")
     own = keys.object("per_layer_config")
     if own is None:
-        separate = keys.optional_integer("num_global_key_value_heads") if keys.flag("attention_k_eq_v") else None
-        return separate or kv_heads, keys.integer("global_head_dim")
+        separate = keys.optional_integer("num_global_key_value_heads") or kv_heads
+        return separate if keys.flag("attention_k_eq_v") else kv_heads, keys.integer("global_head_dim")
     layers = [one for one in map(own.object, own.values) if one]
     found = {(one.integer("num_key_value_heads", kv_heads), one.integer("head_dim")) for one in layers}
     if len(found) != 1:

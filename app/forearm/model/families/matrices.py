@@ -88,8 +88,16 @@ def matrices(config: ModelConfig) -> list[MatrixSpec]:
         found.append(_single("types", "token_type_embeddings", config.token_types, width, "table"))
     if not config.tied_head:
         found.append(_single("head", "lm_head", config.vocab_size, width, "head", config.head_bias))
+    if config.per_layer:
+        columns = len(config.layers) * config.per_layer
+        found.append(_single("embed_per_layer", "embed_tokens_per_layer", config.vocab_size, columns, "table"))
+        found.append(_single("project_per_layer", "per_layer_model_projection", columns, width, "feed_forward_in"))
     for i, layer in enumerate(config.layers):
         at, own = f"layers.{i}.", layer.feed_forward
+        if config.per_layer:
+            gate, out = f"{at}per_layer_gate", f"{at}per_layer_out"
+            found.append(_single(gate, "per_layer_input_gate", config.per_layer, width, "feed_forward_in"))
+            found.append(_single(out, "per_layer_projection", width, config.per_layer, "feed_forward_out"))
         if layer.mixer:
             found += _of_mixer(config, layer.mixer, at)
         if layer.beside:
