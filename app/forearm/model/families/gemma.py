@@ -100,6 +100,8 @@ def gemma4(inputs: FamilyInputs) -> ModelConfig:
     keys = inputs.keys
     if keys.get("use_bidirectional_attention") not in (None, "vision"):  # "vision": among the tokens of an image
         raise keys.wrong("use_bidirectional_attention", 'null or "vision"')
+    for unused in ("num_experts", "moe_intermediate_size", "top_k_experts"):
+        keys.get(unused)  # marks it as read: dense models have these keys, too
     full_heads = _full_heads(keys)
     mixers = _mixers(inputs, *full_heads)
     act = activation(keys, "hidden_activation", "gelu_pytorch_tanh")
