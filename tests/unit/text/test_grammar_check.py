@@ -37,12 +37,8 @@ def plain(number: int) -> ConstraintRequest:
 
 
 def endless(number: int) -> ConstraintRequest:
-    """Lark whose first mask takes minutes, or EBNF whose conversion takes most of one on a fast machine."""
-    if number % 2:
-        rows = "".join(f"r{i}::=r{i + 1}|r{i + 2}\n" for i in range(15_000))
-        text = f'# {number}\nroot ::= r0\n{rows}r15000::="a"\nr15001::="b"\n'
-    else:
-        text = f"// {number}\nstart: {'x* ' * 20_000}\n" + 'x: "a" | "b" x\n'
+    """Lark whose first mask takes minutes, and gigabytes."""
+    text = f"// {number}\nstart: {'x* ' * 20_000}\n" + 'x: "a" | "b" x\n'
     return ConstraintRequest("grammar", text, "structured_outputs")
 
 
@@ -59,7 +55,7 @@ def ended(answer: Future[str]) -> Any:
 
 def test_what_never_ends_is_refused_at_the_limit_and_holds_nobody_up(check: GrammarCheck) -> None:
     begun_s = time.monotonic()
-    bombs = [check.start(endless(number)) for number in range(8)]
+    bombs = [check.start(endless(number)) for number in range(4)]
     time.sleep(2 * SLOW_S)
     for number in range(1, 6):
         asked_s = time.monotonic()
@@ -71,12 +67,13 @@ def test_what_never_ends_is_refused_at_the_limit_and_holds_nobody_up(check: Gram
     assert time.monotonic() - begun_s < COMPILE_S + 5
     assert {type(error) for error in errors} == {InvalidRequest}
     assert {error.param for error in errors} == {"structured_outputs"}
-    assert any(f"longer than {COMPILE_S:g} s" in str(error) for error in errors)
+    limits = (f"longer than {COMPILE_S:g} s", "more than 1024 MB")  # a fast machine reaches the second one first
+    assert all(any(limit in str(error) for limit in limits) for error in errors), errors
     assert psutil.wait_procs(its_process().children(), 10)[1] == []
 
 
 def test_the_slow_give_way_where_others_wait(check: GrammarCheck) -> None:
-    bombs = [check.start(endless(2 * number)) for number in range(3 * FORKS)]
+    bombs = [check.start(endless(number)) for number in range(3 * FORKS)]
     last = check.start(plain(9))
 
     assert last.result(20)
@@ -86,7 +83,7 @@ def test_the_slow_give_way_where_others_wait(check: GrammarCheck) -> None:
 
 
 def test_more_than_can_wait_are_turned_away(check: GrammarCheck) -> None:
-    bombs = [check.start(endless(2 * number)) for number in range(FORKS + WAITING + 20)]
+    bombs = [check.start(endless(number)) for number in range(FORKS + WAITING + 20)]
 
     assert {type(ended(bomb)) for bomb in bombs[-20:]} == {Overloaded}
 
