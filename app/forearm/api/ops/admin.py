@@ -42,11 +42,9 @@ async def tokenizer_info(config: AppConfig, prompts: AppPrompts) -> Response:
 @dev_router.get("/server_info")
 async def server_info(config: AppConfig, engine: AppEngine) -> Response:
     """Return the settings of the API, and the state that the engines report."""
-    states = [one.state for one in engine.connections if one.state is not None]
+    states = [msgspec.structs.asdict(one.state) for one in engine.connections if one.state is not None]
     about = {"version": __version__, "python": platform.python_version(), "machine": platform.machine()}
-    return JSONResponse(
-        {"forearm": about, "api": _shown(config), "engines": [msgspec.structs.asdict(state) for state in states]}
-    )
+    return JSONResponse({"forearm": about, "api": _shown(config), "engines": msgspec.to_builtins(states)})
 
 
 @dev_router.post("/reset_prefix_cache")
