@@ -70,16 +70,30 @@ def _gemma4(config: Config) -> Config:
         "attention.key_length_swa": config["head_dim"], "attention.value_length_swa": config["head_dim"],
         "rope.dimension_count": full["head_dim"], "rope.dimension_count_swa": config["head_dim"],
         "attention.sliding_window": config["sliding_window"], "attention.sliding_window_pattern": slides,
-        "attention.shared_kv_layers": shared, "embedding_length_per_layer_input": 0,
+        "attention.shared_kv_layers": shared,
+        "embedding_length_per_layer_input": config["hidden_size_per_layer_input"],
         "attention.head_count_kv": [kv if one else full.get("num_key_value_heads", kv) for one in slides],
         "feed_forward_length": [width * (1 + one) for one in wide] if any(wide) else width,
-        "final_logit_softcapping": config.get("final_logit_softcapping"), "expert_count": None,
-        "expert_used_count": None,
+        "final_logit_softcapping": config.get("final_logit_softcapping"),
+        "expert_count": config.get("num_experts") if config["enable_moe_block"] else None,
+        "expert_used_count": config.get("top_k_experts"), "expert_feed_forward_length": config["moe_intermediate_size"],
     }  # fmt: skip
 
 
-def _scalar(config: Config, name: str, values: np.ndarray) -> Tensors | None:
-    return iter([("layer_output_scale.weight", values)]) if name == "layer_scalar" else None
+_GEMMA4 = SANDWICH | {
+    "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj", "post_per_layer_input_norm": "post_norm",
+    "router.proj": "ffn_gate_inp", "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+    "post_feedforward_layernorm_1": "post_ffw_norm_1", "post_feedforward_layernorm_2": "post_ffw_norm_2",
+}  # fmt: skip
+_GEMMA4_TENSORS = {
+    "layer_scalar": "layer_output_scale.weight", "router.scale": "ffn_gate_inp.scale",
+    "router.per_expert_scale": "ffn_down_exps.scale", "experts.down_proj": "ffn_down_exps.weight",
+    "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+}  # fmt: skip
+
+
+def _gemma4_tensor(config: Config, name: str, values: np.ndarray) -> Tensors | None:
+    return iter([(_GEMMA4_TENSORS[name], values)]) if name in _GEMMA4_TENSORS else None
 
 
 def _gemma4_angles(config: Config) -> dict[str, np.ndarray]:
@@ -135,8 +149,10 @@ def _case(name: str, **settings: Any) -> Case:
 
 OTHERS: list[tuple[Case, Conversion]] = [
     (_case("gemma"), Conversion("gemma", plus_one=True)),
-    (_case("gemma4"), Conversion("gemma4", _gemma4, SANDWICH, _scalar, extra=_gemma4_angles)),
-    (_case("gemma4-shared"), Conversion("gemma4", _gemma4, SANDWICH, _scalar, extra=_gemma4_angles)),
+    *(
+        (_case(f"gemma4{kind}"), Conversion("gemma4", _gemma4, _GEMMA4, _gemma4_tensor, extra=_gemma4_angles))
+        for kind in ("", "-shared", "-per-layer", "-experts")
+    ),
     (_case("arcee-biases"), Conversion("arcee", permuted=True)),
     (_case("seed_oss-o-bias"), Conversion("seed_oss", names=AFTER)),
     (_case("olmo3"), Conversion("olmo2", window_keys, SANDWICH)),

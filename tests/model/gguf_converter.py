@@ -24,6 +24,8 @@ Tensors = Iterator[tuple[str, np.ndarray]]
 _OUTER = {
     "embed_tokens": "token_embd", "embeddings": "token_embd", "norm": "output_norm", "norm_f": "output_norm",
     "final_layernorm": "output_norm", "embedding_norm": "token_embd_norm", "lm_head": "output",
+    "embed_tokens_per_layer": "per_layer_token_embd", "per_layer_model_projection": "per_layer_model_proj",
+    "per_layer_projection_norm": "per_layer_proj_norm",
 }  # fmt: skip
 _MLP = {f"mlp.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
 _SHARED = {f"mlp.shared_experts.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")}

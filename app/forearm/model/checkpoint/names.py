@@ -32,6 +32,13 @@ _VECTORS = {
     "delta": "linear_attn",
     "scalar": "layer_scalar",
     "correction": "mlp.gate.e_score_correction_bias",
+    "per_layer_norm": "per_layer_projection_norm",
+    "post_per_layer_norm": "post_per_layer_input_norm",
+    "router_norm": "router.scale",
+    "expert_scale": "router.per_expert_scale",
+    "pre_experts_norm": "pre_feedforward_layernorm_2",
+    "post_shared_norm": "post_feedforward_layernorm_1",
+    "post_experts_norm": "post_feedforward_layernorm_2",
     "sinks": "self_attn.sinks",
     "attention_bias": "relative_attention_bias",
 }
@@ -75,7 +82,7 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
             found += _head_norms(config, mixer, layer, at)
         if isinstance(mixer, LatentAttention):
             found += _latent(layer, at, config.names, mixer)
-        found += _feed_forward(config, layer, at, feed_forward)
+        found += _feed_forward(config, layer, at, names, feed_forward)
         if isinstance(mixer, ShortConv):
             taps = f"{at}.{names['conv']}"
             found.append(TensorPart(f"{layer}.conv", f"{taps}.weight", (config.hidden * mixer.taps,)))
@@ -91,26 +98,27 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
         table = (max(config.distance_buckets) + 1) * config.heads
         found.append(TensorPart("attention_bias", f"{prefix}{names['attention_bias']}.weight", (table,)))
     if config.per_layer:
-        found += _norm("per_layer_norm", f"{prefix}per_layer_projection_norm", config.per_layer, False)
+        found += _norm("per_layer_norm", f"{prefix}{names['per_layer_norm']}", config.per_layer, False)
     if config.final_norm and config.norm_weight:
         found += _norm("final_norm", f"{prefix}{names['final_norm']}", config.hidden, biases)
     return found
 
 
-def _feed_forward(config: ModelConfig, layer: str, at: str, own: FeedForward | Experts | None) -> Iterator[TensorPart]:
+def _feed_forward(
+    config: ModelConfig, layer: str, at: str, names: Mapping[str, str], own: FeedForward | Experts | None
+) -> Iterator[TensorPart]:
     """Yield the vectors of experts, and those that end a layer: its scalar, the norm of an embedding of each layer."""
     if isinstance(own, Experts) and own.correction:
-        yield TensorPart(f"{layer}.correction", f"{at}.{(_VECTORS | config.names)['correction']}", (own.count,))
+        yield TensorPart(f"{layer}.correction", f"{at}.{names['correction']}", (own.count,))
     if config.layer_scalar:
-        yield TensorPart(f"{layer}.scalar", f"{at}.{(_VECTORS | config.names)['scalar']}", (1,))
+        yield TensorPart(f"{layer}.scalar", f"{at}.{names['scalar']}", (1,))
     if config.per_layer:
-        yield from _norm(f"{layer}.per_layer_norm", f"{at}.post_per_layer_input_norm", config.hidden, False)
+        yield from _norm(f"{layer}.per_layer_norm", f"{at}.{names['post_per_layer_norm']}", config.hidden, False)
     if isinstance(own, Experts) and own.apart:
-        yield TensorPart(f"{layer}.expert_scale", f"{at}.router.per_expert_scale", (own.count,))
-        yield TensorPart(f"{layer}.router_norm", f"{at}.router.scale", (config.hidden,))
-        for name, stored in (("pre_experts", "pre_2"), ("post_shared", "post_1"), ("post_experts", "post_2")):
-            norm = f"{at}.{stored.replace('_', '_feedforward_layernorm_')}"
-            yield from _norm(f"{layer}.{name}_norm", norm, config.hidden, False)
+        yield TensorPart(f"{layer}.expert_scale", f"{at}.{names['expert_scale']}", (own.count,))
+        yield TensorPart(f"{layer}.router_norm", f"{at}.{names['router_norm']}", (config.hidden,))
+        for norm in ("pre_experts_norm", "post_shared_norm", "post_experts_norm"):
+            yield from _norm(f"{layer}.{norm}", f"{at}.{names[norm]}", config.hidden, False)
 
 
 def _mamba2(own: Mamba2) -> dict[str, int]:

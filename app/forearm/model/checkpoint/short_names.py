@@ -63,7 +63,15 @@ SHORT_NAMES: dict[str, ShortName] = {
     "tinyllama": ShortName("llama", _sizes("1.1B", "TheBloke/TinyLlama-{}-Chat-v1.0-GGUF:Q4_K_M")),
     "smollm2": ShortName("llama", _sizes("135M 360M 1.7B", "bartowski/SmolLM2-{}-Instruct-GGUF:Q4_K_M")),
     "smollm3": ShortName("smollm3", _sizes("3B", "ggml-org/SmolLM3-{}-GGUF:Q4_K_M")),
-    "gemma4": ShortName("gemma4_text", _sizes("31b", "ggml-org/gemma-4-31B-it-GGUF:Q4_K_M")),
+    "gemma4": ShortName(
+        "gemma4_text",
+        {
+            "e2b": ModelSize(5.1e9, "unsloth/gemma-4-E2B-it-GGUF:Q4_K_M"),
+            "e4b": ModelSize(8.0e9, "unsloth/gemma-4-E4B-it-GGUF:Q4_K_M"),
+            "26b": ModelSize(25.2e9, "unsloth/gemma-4-26B-A4B-it-GGUF:Q4_K_M"),
+        }
+        | _sizes("31b", "ggml-org/gemma-4-31B-it-GGUF:Q4_K_M"),
+    ),
     "gemma3": ShortName(
         "gemma3_text",
         _sizes("270m", "ggml-org/gemma-3-{}-it-GGUF:Q8_0")

@@ -42,6 +42,15 @@ _FUSED_GATE_UP = {"gate": "ffn_up", "up": "ffn_up"}
 _LFM2 = {"final_norm": "token_embd_norm"}
 _BY_LAYER = ("attention.head_count_kv", "feed_forward_length")
 _GATED_QUERY = ("q", "q_gate")
+# An embedding of each layer; a dense feed-forward beside experts.
+_GEMMA4 = {
+    "scalar": "layer_output_scale.weight", "embed_per_layer": "per_layer_token_embd",
+    "project_per_layer": "per_layer_model_proj", "per_layer_norm": "per_layer_proj_norm", "per_layer_gate": "inp_gate",
+    "per_layer_out": "proj", "post_per_layer_norm": "post_norm",
+    "router_norm": "ffn_gate_inp.scale", "expert_scale": "ffn_down_exps.scale", "pre_experts_norm": "pre_ffw_norm_2",
+    "post_shared_norm": "post_ffw_norm_1", "post_experts_norm": "post_ffw_norm_2",
+    **{f"shared.{part}": f"ffn_{part}" for part in ("gate", "up", "down")},
+}  # fmt: skip
 _LATENT = {"q_norm": "attn_q_a_norm", "k_norm": "attn_kv_a_norm"}
 
 
@@ -137,10 +146,10 @@ def _gemma4(metadata: GgufMetadata, values: Values) -> str | None:
     values["num_kv_shared_layers"] = shared = metadata.integer("attention.shared_kv_layers", 0)
     widths = metadata.each("feed_forward_length", len(slides))
     values["intermediate_size"], values["use_double_wide_mlp"] = widths[0], bool(shared) and widths[-1] == 2 * widths[0]
-    for key, size in (("embedding_length_per_layer_input", "E2B and E4B"), ("expert_count", "26B-A4B")):
-        if metadata.integer(key, 0):
-            raise metadata.wrong(key, f"0: files of {size} are not read yet; take the safetensors")
-    values["hidden_size_per_layer_input"] = 0
+    values["hidden_size_per_layer_input"] = metadata.integer("embedding_length_per_layer_input", 0)
+    values["vocab_size_per_layer_input"] = values["vocab_size"]
+    gguf_experts.plain(metadata, values)
+    values["enable_moe_block"], values["top_k_experts"] = bool(values["num_experts"]), values.get("num_experts_per_tok")
     values["final_logit_softcapping"] = metadata.number("final_logit_softcapping", 0.0)
     # Pairs that do not turn have factors of 1e30 (_as_stored leaves them out).
     turning = [one for one in metadata.factors("rope_freqs.weight") if one < 1e29]
@@ -226,7 +235,7 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
     "phi3": GgufArchitecture(("phi3",), _phi3, dict.fromkeys("qkv", "attn_qkv") | _FUSED_GATE_UP),
     "gemma2": GgufArchitecture(("gemma2",), _gemma2),
     "gemma3": GgufArchitecture(("gemma3_text",), _gemma3),
-    "gemma4": GgufArchitecture(("gemma4_text",), _gemma4, {"scalar": "layer_output_scale.weight"}, varies=_BY_LAYER),
+    "gemma4": GgufArchitecture(("gemma4_text",), _gemma4, _GEMMA4, varies=_BY_LAYER),
     "olmo2": GgufArchitecture(("olmo2", "olmo3"), _olmo2),
     "smollm3": GgufArchitecture(("smollm3",), interleaved=True),
     "granite": GgufArchitecture(("granite",), _granite, interleaved=True),
