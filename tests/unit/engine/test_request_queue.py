@@ -41,9 +41,9 @@ def test_retry_after_is_the_queue_at_the_rate_at_which_requests_end(clock: Clock
     queue = RequestQueue(limit=100, places=1)
     assert queue.load(0).retry_after_s == 1, "no rate is known"
     for _ in range(20):
-        clock.now_s += 0.5  # two a second
         queue.enter()
         queue.begin()
+        clock.now_s += 0.5  # two a second
         queue.leave(begun=True)
     for _ in range(30):
         queue.enter()
@@ -51,3 +51,19 @@ def test_retry_after_is_the_queue_at_the_rate_at_which_requests_end(clock: Clock
 
     clock.now_s += 40  # since when nothing ended
     assert queue.load(1).retry_after_s == 60, "more than a minute no client waits"
+
+
+def test_time_without_requests_does_not_lower_the_rate(clock: Clock) -> None:
+    queue = RequestQueue(limit=2, places=2)
+    for _ in range(5):  # clients that come again when they were told to
+        for _ in range(4):
+            queue.enter()
+            queue.begin()
+        for _ in range(4):
+            clock.now_s += 0.5
+            queue.leave(begun=True)
+        clock.now_s += 60
+    for _ in range(4):
+        queue.enter()
+
+    assert queue.load(0).retry_after_s == 2
