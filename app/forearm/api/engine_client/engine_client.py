@@ -16,7 +16,7 @@ from forearm.errors import EngineFailed, EngineUnavailable, ForearmError, Invali
 from forearm.routing import TOKEN_PIECE_BYTES, PrefixRouter, chain
 
 Opened = TypeVar("Opened", bound=OpenRequest)
-_FIRST_STATE_S = 1.0
+_FIRST_STATE_S = 5.0
 _NONE_RUNS = "no engine is running; it is starting, or being restarted"
 Event = tuple[int, wire.Tokens]  # number of the prompt within its request, and its new tokens
 
@@ -125,7 +125,8 @@ class EngineClient:
         """Connect to every engine that listens; the others are tried again and again from then on.
 
         A worker that took requests before its first engine has told its state would refuse them, beside workers that
-        answer. An engine that listens and says nothing holds it up for a second.
+        answer. An engine that listens and says nothing holds it up for five seconds; one was too short on a machine
+        that had three times as much to do.
         """
         for connection in self.connections:
             connection.start()
