@@ -30,7 +30,9 @@ SHAPES = {
     "r1-distill-qwen-1.5b": "R1-Distill-Qwen-1.5B",
     "tinyllama-1.1b": "TinyLlama-1.1B",
     "llama-2-7b": "Llama-2-7B",
+    "qwen3-30b-a3b@4": "Qwen3-30B-A3B, 4 of its 48 layers",
 }
+SAME_FILE = "Q4_0"  # forearm's name where it reads the file that llama.cpp quantized for itself
 FORMATS = {"bfloat16": "16 bits", "int8": "int8", "int4": "int4"}
 COLUMNS: dict[Column, str] = {
     ("prefill_512", "tokens_s"): "prefill 512",
@@ -171,7 +173,11 @@ def peer_tables(measured: Measured) -> Iterator[str]:
     """Yield a table for each machine."""
     for machine, results in measured.kinds["compare"].items():
         rows = [
-            row for shape in SHAPES for format in FORMATS for row in peer_rows(measured, machine, shape, format) if row
+            row
+            for shape in SHAPES
+            for format in (*FORMATS, SAME_FILE)
+            for row in peer_rows(measured, machine, shape, format)
+            if row
         ]
         yield f"\n### {results.machine}\n\n{source(f'compare/{machine}.json')}{runs_list(results.runs)}\n"
         yield table(["Shape", "Weights", "Perplexity", *COLUMNS.values()], rows)
