@@ -37,7 +37,7 @@ def plain(number: int) -> ConstraintRequest:
 
 
 def endless(number: int) -> ConstraintRequest:
-    """Lark whose first mask takes minutes, and gigabytes."""
+    """Lark whose first mask takes about ten seconds of a free fast core, if nothing limits it."""
     text = f"// {number}\nstart: {'x* ' * 20_000}\n" + 'x: "a" | "b" x\n'
     return ConstraintRequest("grammar", text, "structured_outputs")
 
@@ -67,7 +67,8 @@ def test_what_never_ends_is_refused_at_the_limit_and_holds_nobody_up(check: Gram
     assert time.monotonic() - begun_s < COMPILE_S + 5
     assert {type(error) for error in errors} == {InvalidRequest}
     assert {error.param for error in errors} == {"structured_outputs"}
-    limits = (f"longer than {COMPILE_S:g} s", "more than 1024 MB")  # a fast machine reaches the second one first
+    # A fast machine reaches a limit of memory or llguidance's own first.
+    limits = (f"longer than {COMPILE_S:g} s", "more than 1024 MB", "Too many items")
     assert all(any(limit in str(error) for limit in limits) for error in errors), errors
     assert psutil.wait_procs(its_process().children(), 10)[1] == []
 
