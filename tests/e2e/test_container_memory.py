@@ -89,7 +89,7 @@ def body(number: int) -> dict[str, Any]:
 
 def ask(served: Served, number: int) -> int:
     """Ask until the server has room, as often and as late as it says; return the status of the last answer."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 400
     while True:
         try:
             answer = httpx.post(f"{served.url}/v1/chat/completions", json=body(number), timeout=60)
