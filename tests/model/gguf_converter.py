@@ -38,7 +38,7 @@ _INNER = _LLAMA | _SHARED | _EXPERTS | {"mlp.gate": "ffn_gate_inp"}
 
 @dataclass(frozen=True)
 class Conversion:
-    """How one family is written.
+    """Rules by which the converter writes one family.
 
     names: modules of a layer that are not Llama's. keys: the architecture's own keys. change: what becomes of a tensor
     of a layer, with its name; None: it is renamed alone. permuted: rows of q and k are reordered. plus_one: 1 is added

@@ -167,7 +167,7 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
 def per_layer_inputs(
     config: ModelConfig, weights: dict[str, Array], tokens: list[int], x: Array, e: Rounding
 ) -> Array | None:
-    """What the second embedding gives each layer, [tokens, layers, width]; x: the first embedding's rows."""
+    """Return the second embedding's rows for each layer, [tokens, layers, width]. x: the first embedding's rows."""
     if not config.per_layer:
         return None
     projected = linear(x, weights["project_per_layer"], None, e) * config.hidden**-0.5

@@ -1,4 +1,4 @@
-"""What a model that pools makes of a text, in numpy float64."""
+"""Reference of pooling models in numpy float64: the vector of a text, and its tolerance."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pooled(
     pool: str,
     rounding: Rounding = EXACT,
 ) -> Array:
-    """What a text becomes: its rows pooled, through the layers behind that, float64 [columns]."""
+    """Return a text's vector, float64 [columns]: its rows pooled, then the layers behind the pooling."""
     rows = hidden(config, weights, tokens, second, rounding)
     x = {"cls": rows[:1], "last": rows[-1:], "mean": rows.mean(axis=0, keepdims=True)}[pool]
     exact = replace(rounding, operands=0.0, int8="")  # these layers are float32
@@ -45,7 +45,7 @@ def pooled(
 def pooled_tolerance(
     config: ModelConfig, weights: dict[str, Array], prompt: tuple[list[int], int], pool: str, rounding: Rounding
 ) -> float:
-    """How far a value of a text's vector may be from exact in this arithmetic: as `tolerance` has it."""
+    """Return the largest error of a value of a text's vector in this arithmetic, derived as `tolerance` is."""
     exact = pooled(config, weights, *prompt, pool)
     noisy = (replace(rounding, seed=rounding.seed + i) for i in range(3))
     return 2 * max(float(np.abs(pooled(config, weights, *prompt, pool, e) - exact).max()) for e in noisy)

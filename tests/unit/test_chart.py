@@ -18,7 +18,7 @@ DIGEST = "sha256:" + "5e" * 32
 
 
 def objects(**values: Any) -> dict[str, dict[str, Any]]:
-    """What the chart renders, by kind."""
+    """Return the objects that the chart renders, by kind."""
     return {one["kind"]: one for text in rendered(values).values() for one in yaml.safe_load_all(text)}
 
 
