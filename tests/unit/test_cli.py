@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -169,3 +170,13 @@ def test_the_image_passes_every_command_on() -> None:
     passed = {word.strip() for word in line.partition(")")[0].split("|")}
 
     assert passed >= set(main.COMMANDS)
+
+
+def test_the_demo_does_not_talk_to_another_server() -> None:
+    tool = Path(__file__).resolve().parents[2] / "tools" / "demo.py"
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = subprocess.run([sys.executable, tool, "--once", "--port", str(port)], capture_output=True, text=True)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"port {port}: Address already in use; take another: PORT=" in done.stderr
