@@ -21,7 +21,7 @@ import math
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,61 +35,16 @@ from bench.quality.quality_tasks import Tasks
 from bench.records import Figure, figure, figures_of, line_of, record, run_of
 
 from forearm import _native
+from forearm.model.checkpoint.calibration import WINDOW
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
-from forearm.model.checkpoint.quality_report import TEXTS
-from forearm.model.checkpoint.weights import load_native
+from forearm.model.checkpoint.quality_report import TEXTS, Comparison, TextModel
 from forearm.model.families.config import WeightFormat
 from forearm.model.families.matrices import uniform_formats
 from forearm.model.gguf.gguf import is_gguf
 from forearm.model.quantization.quantization import Asked
 from forearm.text.tokenizer.tokenizer import load_tokenizer
 
-Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int32]
-
-WINDOW = 512
-BLOCK = 32
-
-
-class Model:
-    """One way to serve the model: the logits after every token of a sequence that begins at position 0."""
-
-    def __init__(self, checkpoint: Checkpoint, threads: int) -> None:
-        self._executor = load_native(
-            checkpoint,
-            step_tokens=WINDOW,
-            step_sequences=1,
-            step_logit_rows=WINDOW,
-            cores=(),
-            threads=threads,
-            progress=False,
-        )
-        self._executor.allocate_kv(WINDOW // BLOCK)
-
-    def logits(self, tokens: Sequence[int] | Ids, begin: int = 0) -> Floats:
-        """Logits after tokens that stand at positions begin, begin + 1, ...: float32 [tokens, vocab]."""
-        rows = np.arange(len(tokens), dtype=np.int32)
-        blocks = np.arange(-(-(begin + len(tokens)) // BLOCK), dtype=np.int32)
-        self._executor.forward(
-            np.asarray(tokens, np.int32),
-            rows + np.int32(begin),
-            np.array([0, len(tokens)], np.int32),
-            np.array([0, len(blocks)], np.int32),
-            blocks,
-            rows,
-        )
-        return self._executor.logits()
-
-    def log_probabilities(self, tokens: Ids) -> Floats:
-        """Log-probabilities of every next token but the one behind the last, float32 [tokens - 1, vocab]."""
-        return log_softmax(self.logits(tokens)[:-1])
-
-
-def log_softmax(logits: Floats) -> Floats:
-    """Return log-probabilities, computed in place, row by row."""
-    logits -= logits.max(axis=1, keepdims=True)
-    logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    return logits
 
 
 def opened(folder: Path, row: Row) -> Checkpoint:
@@ -104,54 +59,26 @@ def windows(texts: Mapping[str, Sequence[int]], tokens: int) -> list[Ids]:
     return [np.asarray(ids[i : i + step], np.int32) for ids in texts.values() for i in range(0, tokens, step)]
 
 
-@dataclass(frozen=True)
-class Score:
-    """A row against the truth. rise, spread: of the perplexity, relative, and its standard error."""
-
-    perplexity: float
-    rise: float
-    spread: float
-    rise_of_second_halves: float
-    divergence: float
-    same_best: float
-
-
 class Yardstick:
     """The truth's predictions for some windows, and how far another model's are from them."""
 
-    def __init__(self, truth: Model, texts: Sequence[Ids]) -> None:
+    def __init__(self, truth: TextModel, texts: Sequence[Ids]) -> None:
         self.texts = texts
         self._truth = [truth.log_probabilities(window) for window in texts]
-        self._losses = [_losses(rows, window) for rows, window in zip(self._truth, texts, strict=True)]
 
     @property
     def perplexity(self) -> float:
-        """The truth's."""
-        return math.exp(float(np.concatenate(self._losses).mean()))
+        """Return the truth's."""
+        pairs = zip(self._truth, self.texts, strict=True)
+        losses = [-rows[np.arange(len(rows)), window[1:]] for rows, window in pairs]
+        return math.exp(float(np.concatenate(losses).mean()))
 
-    def score(self, model: Model) -> Score:
+    def compared(self, model: TextModel) -> Comparison:
         """Compare a model with the truth, window by window."""
-        losses, divergences, same = [], [], []
+        found = Comparison()
         for window, truth in zip(self.texts, self._truth, strict=True):
-            rows = model.log_probabilities(window)
-            losses.append(_losses(rows, window))
-            divergences.append(np.einsum("ij,ij->i", np.exp(truth), truth - rows))
-            same.append(rows.argmax(axis=1) == truth.argmax(axis=1))
-        changes = [mine - true for mine, true in zip(losses, self._losses, strict=True)]
-        change = np.concatenate(changes)
-        halves = np.concatenate([one[len(one) // 2 :] for one in changes])
-        return Score(
-            perplexity=math.exp(float(np.concatenate(losses).mean())),
-            rise=math.expm1(float(change.mean())),
-            spread=float(change.std() / math.sqrt(len(change))),
-            rise_of_second_halves=math.expm1(float(halves.mean())),
-            divergence=float(np.concatenate(divergences).mean()),
-            same_best=float(np.concatenate(same).mean()),
-        )
-
-
-def _losses(rows: Floats, window: Ids) -> Floats:
-    return np.asarray(-rows[np.arange(len(rows)), window[1:]])
+            found.add(window, truth, model.log_probabilities(window))
+        return found
 
 
 def shares(folder: Path, row: Row, yardstick: Yardstick, threads: int) -> dict[str, float]:
@@ -165,7 +92,9 @@ def shares(folder: Path, row: Row, yardstick: Yardstick, threads: int) -> dict[s
     found = {}
     for part, own in parts.items():
         formats = exact | {name: checkpoint.formats[name] for name in own}
-        found[part.lstrip(".")] = yardstick.score(Model(replace(checkpoint, formats=formats), threads)).divergence
+        found[part.lstrip(".")] = yardstick.compared(
+            TextModel(replace(checkpoint, formats=formats), threads)
+        ).loss.divergence
     return found
 
 
@@ -185,17 +114,12 @@ def bits_a_weight(checkpoint: Checkpoint) -> float:
     return total / values
 
 
-def figures_of_row(name: str, checkpoint: Checkpoint, row: Row, score: Score, predictions: str) -> list[Figure]:
+def figures_of_row(name: str, checkpoint: Checkpoint, row: Row, found: Comparison, predictions: str) -> list[Figure]:
     """A row's figures as bench/records.py has them."""
-    found = {
-        "bits_a_weight": bits_a_weight(checkpoint),
-        "perplexity_rise": score.rise,
-        "standard_error": score.spread,
-        "divergence": score.divergence,
-        "same_best_token": score.same_best,
-    }
-    second = figure(name, row.name, "second halves of windows", "perplexity_rise", score.rise_of_second_halves)
-    return [*figures_of(name, row.name, predictions, found), second]
+    figures = figures_of(name, row.name, predictions, {"bits_a_weight": bits_a_weight(checkpoint)} | asdict(found.loss))
+    halves = np.concatenate([one[len(one) // 2 :] for one in found.changes])
+    rise = math.expm1(float(halves.mean()))
+    return [*figures, figure(name, row.name, "second halves of windows", "perplexity_rise", rise)]
 
 
 def main() -> None:
@@ -221,12 +145,12 @@ def main() -> None:
         if is_gguf(folder):
             folder = Path(made)
             write_float_model(given.model, folder)
-        yardstick = Yardstick(Model(opened(folder, TRUTH), given.threads), windows(texts, given.tokens))
+        yardstick = Yardstick(TextModel(opened(folder, TRUTH), given.threads), windows(texts, given.tokens))
         predictions = f"{sum(len(window) - 1 for window in yardstick.texts):,} predictions"
         for row in (row for row in (TRUTH, *ROWS) if row.name in given.rows):
             checkpoint = opened(folder, row)
-            model = Model(checkpoint, given.threads)
-            figures = figures_of_row(name, checkpoint, row, yardstick.score(model), predictions)
+            model = TextModel(checkpoint, given.threads)
+            figures = figures_of_row(name, checkpoint, row, yardstick.compared(model), predictions)
             if given.tasks:
                 right = Tasks(tokenizer).results(model)
                 figures += [figure(name, row.name, task, "right_answers", part) for task, part in right.items()]

@@ -30,7 +30,7 @@ class Tokens(Protocol):
 
 
 class Predicts(Protocol):
-    """The part of quality.Model that the tasks use."""
+    """The part of TextModel that the tasks use."""
 
     def logits(self, tokens: Sequence[int], begin: int = 0) -> npt.NDArray[np.float32]: ...
 

@@ -122,7 +122,6 @@ def test_native_is_imported_where_its_doors_are() -> None:
         "app/forearm/engine/host/memory_plan.py",
         "app/forearm/engine/host/placement.py",
         "app/forearm/model/checkpoint/calibration.py",
-        "app/forearm/model/checkpoint/quality_report.py",
         "app/forearm/model/checkpoint/quantized_writer.py",
         "app/forearm/model/checkpoint/rounding_errors.py",
         "app/forearm/model/checkpoint/short_names.py",

@@ -7,6 +7,7 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.model.cases import CASES, make
 from tests.model.run_native import Run, compute
@@ -14,6 +15,7 @@ from tests.model.run_native import Run, compute
 from forearm.cli.main import main
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import open_checkpoint
+from forearm.model.checkpoint.quality_report import TextModel
 from forearm.model.quantization.quality import FILE, MOST_RISE, Loss, QualityReport, log_loss, read_report
 
 LOSS = Loss(perplexity_rise=0.02, standard_error=0.001, divergence=0.02, same_best_token=0.9)
@@ -47,6 +49,16 @@ def test_a_model_without_a_tokenizer_is_written_without_a_report(
     assert read_report(tmp_path / "codes") is None
     assert "no quality report" in capsys.readouterr().err
     compute(Run(str(tmp_path / "codes"), [1, 2, 3], 16))
+
+
+def test_a_text_is_computed_where_layers_keep_states_too(tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.name == "lfm2")
+    make(case, tmp_path)
+    right, _ = compute(Run(str(tmp_path), case.tokens(), 0, max_model_len=64))
+
+    found = TextModel(open_checkpoint(tmp_path, max_model_len=64), 2).logits(case.tokens())
+
+    assert np.array_equal(found, right)
 
 
 @pytest.mark.parametrize(("int8", "wide"), [(0.029, False), (0.031, True)])  # 0.02 of them without int8 activations

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bench.quality.quality import Model
 from tests.model.cases import CASES, Case, make
 
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from forearm.model.checkpoint.quality_report import TextModel
 from forearm.model.families.config import WeightFormat
 from forearm.model.families.matrices import uniform_formats
 from forearm.model.quantization.quantization import Asked
@@ -23,9 +23,9 @@ ROTATED = {
 }  # fmt: skip
 
 
-def in_float32(checkpoint: Checkpoint) -> Model:
+def in_float32(checkpoint: Checkpoint) -> TextModel:
     exact = uniform_formats(checkpoint.config, WeightFormat("float32"))
-    return Model(replace(checkpoint, formats=exact, kv_dtype="float32"), 2)
+    return TextModel(replace(checkpoint, formats=exact, kv_dtype="float32"), 2)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
