@@ -71,10 +71,8 @@ def run_folder() -> Iterator[RunFolder]:
 def open_run_folders() -> Iterator[tuple[Path, int]]:
     """Yield the run folders of this user's running servers, each with its server's process id."""
     for file in _locks():
-        with (
-            contextlib.suppress(OSError, ValueError),
-            file.open() as lock,
-        ):  # removed, or a server that starts
+        # A file may be removed meanwhile, and that of a server that starts is empty.
+        with contextlib.suppress(OSError, ValueError), file.open() as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -44,7 +44,7 @@ NUMBER_FORMATS: dict[DTypeName | CodeName, NumberFormat] = {
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary angles: position * inv_freq[i] radians for pair i, cos and sin times `scale`; [rotary_dim / 2]."""
+    """Angles of position * inv_freq[i] radians for pair i; cos and sin times `scale`. float32 [rotary_dim / 2]."""
 
     inv_freq: Float32Array
     scale: float = 1.0
