@@ -1,6 +1,6 @@
 """HTTP/1.1 for a load generator: streamed POSTs over connections that are kept, each byte's time taken as it arrives.
 
-httptools parses (C, as in uvicorn); there is no queue and no task between a socket's data and whoever counts tokens.
+httptools parses (C, as in uvicorn); there is no queue and no task between a socket's data and what counts tokens.
 """
 
 from __future__ import annotations

@@ -84,8 +84,8 @@ def unprotected(api: ApiConfig) -> str:
             return ""
     where = api.host or "all addresses"
     return (
-        f"the API listens on {where} and asks for no key: whoever reaches port {api.port} may use it. Set --api-key or "
-        "--api-keys-file, or --host 127.0.0.1"
+        f"the API listens on {where} and asks for no key: anyone who reaches port {api.port} may use it. "
+        "Set --api-key or --api-keys-file, or --host 127.0.0.1"
     )
 
 
