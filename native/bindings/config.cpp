@@ -237,6 +237,7 @@ Config config_of(const py::object& from, const py::object& matrices) {
   read("token_types", c.token_types);
   read("bidirectional", c.bidirectional);
   read("distance_buckets", c.distance_buckets);
+  c.layers_have_bias = from.attr("distance_bias").cast<std::string>() == "each_layer";
   read("modules", c.modules);
   read("pooled", c.pooled);
   for (const py::handle& dense : from.attr("dense")) c.dense.push_back(dense_of(dense));

@@ -209,8 +209,9 @@ struct Config {
   bool bidirectional = false;  // every token attends to the whole prompt
   // The bucket, a row of the bias of attention, of each distance key - query from -reach to reach; empty: no bias.
   std::vector<int64_t> distance_buckets;
-  bool modules = false;  // torch computes the modules, and the executor what they call (modules.h)
-  bool pooled = false;   // no head: a step returns the final norm's outputs; prompts are computed whole
+  bool layers_have_bias = false;  // each layer has a bias of its own
+  bool modules = false;           // torch computes the modules, and the executor what they call (modules.h)
+  bool pooled = false;            // no head: a step returns the final norm's outputs; prompts are computed whole
   std::vector<DenseKind> dense;
 
   float norm_eps = 1e-6f;

@@ -152,6 +152,7 @@ ENCODER_CASES: list[EncoderCase] = [
     _t5("relu", dense=(50, 72)),
     _t5("gated-gelu"),
     replace(_t5("gated-gelu", num_heads=3), name="mt5", model="MT5EncoderModel", config="MT5Config"),
+    replace(_t5("gated-gelu", num_heads=3), name="umt5", model="UMT5EncoderModel", config="UMT5Config"),
     replace(_t5("gated-silu", relative_attention_num_buckets=10, relative_attention_max_distance=20,
                 max_position_embeddings=600),
             name="t5-near", lengths=(600, 3, 21)),

@@ -32,24 +32,25 @@ Attention::Attention(const Weights& weights, const KvBlocks& kv, Step& step)
 }
 
 void Attention::plan() {
-  if (bias_.empty() && !config_.distance_buckets.empty()) spread_bias();
+  if (biases_.size() < weights_.attention_biases().size()) spread_biases();
   for (LayersOfShape& shape : shapes_) shape.plan.make(step_.batch());
   if (last_plan_) last_plan_->make_for_logits(step_.batch());
 }
 
-// Looks up the bias of every distance and head, once, when the table has been loaded.
-void Attention::spread_bias() {
+// Looks up the bias of every distance and head, once, when the tables have been loaded.
+void Attention::spread_biases() {
   const std::vector<int64_t>& buckets = config_.distance_buckets;
   const auto reach = static_cast<int64_t>(buckets.size() / 2);
   const DistanceBias bias{nullptr, reach};
-  bias_.resize(static_cast<size_t>(config_.heads * bias.stride()));
-  for (int64_t head = 0; head < config_.heads; ++head)
-    for (int64_t i = 0; i < bias.stride(); ++i) {
-      const int64_t distance = std::clamp(i - (reach + 15), -reach, reach);
-      const int64_t bucket = buckets[static_cast<size_t>(distance + reach)];
-      bias_[static_cast<size_t>(head * bias.stride() + i)] =
-          weights_.attention_bias()[static_cast<size_t>(bucket * config_.heads + head)];
-    }
+  for (const std::vector<float>& table : weights_.attention_biases()) {
+    std::vector<float>& spread = biases_.emplace_back();
+    for (int64_t head = 0; head < config_.heads; ++head)
+      for (int64_t i = 0; i < bias.stride(); ++i) {
+        const int64_t distance = std::clamp(i - (reach + 15), -reach, reach);
+        const int64_t bucket = buckets[static_cast<size_t>(distance + reach)];
+        spread.push_back(table[static_cast<size_t>(bucket * config_.heads + head)]);
+      }
+  }
 }
 
 void Attention::begin(const StepWalk& w) {
@@ -210,7 +211,9 @@ void Attention::attend(StepWalk& w, size_t layer) {
   task.scale = config_.attention_scale;
   task.softcap = config_.attention_softcap;
   task.sinks = or_null(weights_.sinks(layer));
-  task.bias = {bias_.empty() ? nullptr : bias_.data(), static_cast<int64_t>(config_.distance_buckets.size() / 2)};
+  if (!biases_.empty())
+    task.bias = {biases_[config_.layers_have_bias ? layer : 0].data(),
+                 static_cast<int64_t>(config_.distance_buckets.size() / 2)};
   task.out = step_.scratch.mixed.target(layers_[layer].o->matrix);
   forearm::attend(w, step_, kv_, plan_of(layer), layer, task);
 }

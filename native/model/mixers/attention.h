@@ -46,7 +46,7 @@ class Attention {
   const LayersOfShape& shape(size_t layer) const { return shapes_[shape_of_[layer]]; }
   const AttentionKind& kind(size_t layer) const { return *config_.layers[layer].mixer_as<AttentionKind>(); }
 
-  void spread_bias();
+  void spread_biases();
   void angles(Range rows);
   void project_qkv(StepWalk& w, size_t layer, const Operand& in);
   void finish_columns(size_t layer, Range rows, int64_t row_block, Range columns);
@@ -63,7 +63,7 @@ class Attention {
   const KvBlocks& kv_;
   Step& step_;
   std::vector<LayerMatrices> layers_;
-  std::vector<float> bias_;  // DistanceBias::values; empty: none, or not loaded yet
+  std::vector<std::vector<float>> biases_;  // DistanceBias::values of all layers or of each; empty: not spread yet
   std::vector<LayersOfShape> shapes_;
   std::vector<size_t> shape_of_;                      // by layer: an index into shapes_
   std::optional<AttentionPlan> last_plan_;            // for the last layer, if it attends

@@ -91,8 +91,8 @@ class Weights {
   const std::vector<float>& expert_scale(size_t layer) const { return expert_scales_[layer]; }
   // One more logit for each head in the denominator of a layer's softmax, [heads]; empty: none.
   const std::vector<float>& sinks(size_t layer) const { return sinks_[layer]; }
-  // The bias of attention, [bias_rows][heads]; empty: none.
-  const std::vector<float>& attention_bias() const { return attention_bias_; }
+  // The biases of attention, each [bias_rows][heads]: none, the one of all layers, or one of each.
+  const std::vector<std::vector<float>>& attention_biases() const { return attention_biases_; }
   const Convolution& convolution(size_t layer) const { return convolutions_[layer]; }
   const Recurrence& recurrence(size_t layer) const { return recurrences_[layer]; }
   const Norm& pooler_norm(size_t i) const { return pooler_norms_[i]; }
@@ -150,7 +150,7 @@ class Weights {
   std::vector<std::vector<float>> corrections_, expert_scales_, sinks_;
   std::vector<Convolution> convolutions_;
   std::vector<Recurrence> recurrences_;
-  std::vector<float> attention_bias_;
+  std::vector<std::vector<float>> attention_biases_;
   std::vector<Norm> pooler_norms_;
   Norm final_norm_, per_layer_norm_;
   std::map<std::string, MatrixRows> matrices_;

@@ -94,14 +94,21 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
             found += _recurrence(layer, at, names, names["delta"], _delta(mixer))
         if config.sinks and isinstance(mixer, Attention):
             found.append(TensorPart(f"{layer}.sinks", f"{at}.{names['sinks']}", (config.heads,)))
-    if config.distance_buckets:
-        table = (max(config.distance_buckets) + 1) * config.heads
-        found.append(TensorPart("attention_bias", f"{prefix}{names['attention_bias']}.weight", (table,)))
+    found += _distances(config, prefix, names)
     if config.per_layer:
         found += _norm("per_layer_norm", f"{prefix}{names['per_layer_norm']}", config.per_layer, False)
     if config.final_norm and config.norm_weight:
         found += _norm("final_norm", f"{prefix}{names['final_norm']}", config.hidden, biases)
     return found
+
+
+def _distances(config: ModelConfig, prefix: str, names: Mapping[str, str]) -> Iterator[TensorPart]:
+    """Yield the tables of the bias of attention by distance: one of all layers, or each layer's own."""
+    each = [(f"layers.{i}.", f"{prefix}{names['layers']}.{i}.") for i in range(len(config.layers))]
+    for own, at in each if config.distance_bias == "each_layer" else [("", prefix)]:
+        if config.distance_buckets:
+            table = (max(config.distance_buckets) + 1) * config.heads
+            yield TensorPart(f"{own}attention_bias", f"{at}{names['attention_bias']}.weight", (table,))
 
 
 def _feed_forward(

@@ -249,6 +249,7 @@ class ModelConfig:
     # Attention adds a bias to each score, one value for a bucket of distances and a head: the bucket of each distance
     # key - query from -reach to reach, those beyond it as these (bert_like.py); (): no bias.
     distance_buckets: tuple[int, ...] = ()
+    distance_bias: Literal["shared", "each_layer"] = "shared"  # one table, or one of each layer (umT5)
     norm_eps: float = 1e-6
     layer_norm: bool = False  # LayerNorm instead of RMSNorm
     norm_bias: bool = True  # of LayerNorm
@@ -292,7 +293,6 @@ class ModelConfig:
     # transformers computes the model (model/modules); the executor multiplies for its linear layers, and attends.
     modules: bool = False
     linears: tuple[LinearModule, ...] = ()
-
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
     # Names of tensors that differ from Llama's, for all layers or for a single one: see names.py. "[i]" after a name:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from forearm.model.families import bert_like, switches
 from forearm.model.families.bert_like import MOST_DISTANCE, distance_buckets
@@ -140,6 +141,13 @@ def mt5(inputs: FamilyInputs) -> ModelConfig:
     return t5(inputs.with_defaults(d_ff=1024, num_layers=8, num_heads=6, feed_forward_proj="gated-gelu"))
 
 
+def umt5(inputs: FamilyInputs) -> ModelConfig:
+    """umT5's encoder: mT5's, with a bias of attention of its own in each layer."""
+    names = {"attention_bias": "layer.0.SelfAttention.relative_attention_bias"}
+    shared = mt5(inputs)
+    return replace(shared, distance_bias="each_layer", names=shared.names | names)
+
+
 ENCODERS: dict[str, Callable[[FamilyInputs], ModelConfig]] = {
     "bert": bert_like.bert,
     "roberta": bert_like.roberta,
@@ -153,4 +161,5 @@ ENCODERS: dict[str, Callable[[FamilyInputs], ModelConfig]] = {
     "mpnet": bert_like.mpnet,
     "t5": t5,
     "mt5": mt5,
+    "umt5": umt5,
 }

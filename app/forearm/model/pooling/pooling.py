@@ -204,8 +204,8 @@ def _classifier(keys: Keys) -> PoolingPlan:
     if not _architecture(keys).endswith(CLASSIFIER) or tokens:
         words = tuple(str(token) for token in tokens or ("no", "yes"))
         return PoolingPlan("classify", "last", "sigmoid", labels=("LABEL_0",), from_tokens=words)
-    if model_type in ("t5", "mt5"):
-        own = f"{'M' * (model_type == 'mt5')}T5EncoderModel"
+    if model_type in ("t5", "mt5", "umt5"):
+        own = f"{model_type.upper()}EncoderModel"
         raise keys.wrong("architectures", f"{own}: classifiers that also compute T5's decoder are not served")
     named = keys.object("id2label")
     if named is not None and "num_labels" not in keys:
