@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from tests.model.case_settings import ROWS
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
 
 
@@ -33,7 +34,7 @@ class Case:
 
     def make_config(self) -> PreTrainedConfig:
         """transformers' configuration."""
-        sizes = _SIZES if self.config != "OPTConfig" else _OPT_SIZES
+        sizes = _OPT_SIZES if self.config in _AS_OPT else _SIZES
         if "text_config" in self.settings:
             text = {"text_config": sizes | self.settings["text_config"], "pad_token_id": 0}
             return getattr(transformers, self.config)(**(self.settings | text))
@@ -50,6 +51,8 @@ _SIZES: dict[str, Any] = {
     "num_key_value_heads": 2, "max_position_embeddings": 256, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
 _OPT_SIZES = {k: v for k, v in _SIZES.items() if k not in ("intermediate_size", "num_key_value_heads")}
+
+_AS_OPT = ("OPTConfig", "GPT2Config", "GPTJConfig", "CodeGenConfig", "GPTNeoXConfig")
 
 
 def make(case: Case, folder: Path) -> PreTrainedModel:
@@ -482,6 +485,7 @@ CASES: list[Case] = [
         },
         "vision_config": {"model_type": "qwen3_5_moe_vision", **_VISION},
     }),
+    *(Case(*row) for row in ROWS),
     Case("opt", "OPTConfig", {"ffn_dim": 100, "word_embed_proj_dim": 72}),
     Case("opt-gelu-untied", "OPTConfig", {
         "ffn_dim": 90, "word_embed_proj_dim": 72, "activation_function": "gelu", "tie_word_embeddings": False,

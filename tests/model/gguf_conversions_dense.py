@@ -143,6 +143,38 @@ def _phimoe(config: Config) -> Config:
     return {"attention.layer_norm_rms_epsilon": config["rms_norm_eps"]}
 
 
+_GPT2 = {
+    "ln_1": "attn_norm", "ln_2": "ffn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output",
+    "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
+}  # fmt: skip
+
+
+def _gpt2(config: Config) -> Config:
+    return {"feed_forward_length": config["intermediate_size"] or 4 * config["hidden_size"]}
+
+
+def _gpt2_tensor(config: Config, name: str, values: np.ndarray) -> Tensors | None:
+    return iter([(name, values.T if values.ndim == 2 else values)])
+
+
+_NEOX = {
+    "attention.query_key_value": "attn_qkv", "attention.dense": "attn_output", "mlp.dense_h_to_4h": "ffn_up",
+    "mlp.dense_4h_to_h": "ffn_down",
+}  # fmt: skip
+
+
+def _neox(config: Config) -> Config:
+    return {"use_parallel_residual": config["use_parallel_residual"]}
+
+
+def _neox_tensor(config: Config, name: str, values: np.ndarray) -> Tensors | None:
+    """Yield the rows of all heads' queries, then those of their keys, then those of their values."""
+    if "query_key_value" not in name:
+        return None
+    by_head = values.reshape(config["num_attention_heads"], 3, -1, *values.shape[1:])
+    return iter([(name, np.moveaxis(by_head, 1, 0).reshape(values.shape))])
+
+
 def _case(name: str, **settings: Any) -> Case:
     return converted_case(name, **settings)
 
@@ -174,6 +206,9 @@ OTHERS: list[tuple[Case, Conversion]] = [
     (_case("phi", intermediate_size=384), Conversion("phi2", names=_PHI)),
     (_case("cohere-norms"), Conversion("command-r", _cohere)),
     (_case("cohere2"), Conversion("cohere2", _cohere)),
+    (_case("gpt2"), Conversion("gpt2", _gpt2, _GPT2, _gpt2_tensor)),
+    (_case("gpt_neox"), Conversion("gptneox", _neox, _NEOX, _neox_tensor)),
+    (_case("gpt_neox-in-turn"), Conversion("gptneox", _neox, _NEOX, _neox_tensor)),
     # with experts
     (_case("qwen3-moe", mlp_only_layers=[]), Conversion("qwen3vlmoe", moe_keys)),
     (_case("glm4-moe"), Conversion("glm4moe", _glm_moe, AFTER, corrected)),

@@ -25,7 +25,12 @@ _OUTER = {
     "embed_tokens": "token_embd", "embeddings": "token_embd", "norm": "output_norm", "norm_f": "output_norm",
     "final_layernorm": "output_norm", "embedding_norm": "token_embd_norm", "lm_head": "output",
     "embed_tokens_per_layer": "per_layer_token_embd", "per_layer_model_projection": "per_layer_model_proj",
-    "per_layer_projection_norm": "per_layer_proj_norm",
+    "per_layer_projection_norm": "per_layer_proj_norm", "wte": "token_embd", "wpe": "position_embd",
+    "ln_f": "output_norm", "embed_in": "token_embd", "final_layer_norm": "output_norm", "embed_out": "output",
+}  # fmt: skip
+_USUAL = {  # GPT-2's names of sizes
+    "n_embd": "hidden_size", "n_head": "num_attention_heads", "n_layer": "num_hidden_layers",
+    "n_positions": "max_position_embeddings", "n_inner": "intermediate_size",
 }  # fmt: skip
 _MLP = {f"mlp.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
 _SHARED = {f"mlp.shared_experts.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")}
@@ -59,7 +64,7 @@ class Conversion:
 def convert(folder: Path, conversion: Conversion) -> Path:
     """Write the checkpoint in the folder as a float32 file."""
     outer = read_json(folder / "config.json").values
-    config = outer | outer.get("text_config", {})
+    config = {_USUAL.get(key, key): value for key, value in (outer | outer.get("text_config", {})).items()}
     tensors: dict[str, np.ndarray] = {}
     stacked: dict[str, dict[int, np.ndarray]] = {}
     for name, values in load_file(folder / "model.safetensors").items():
@@ -83,8 +88,8 @@ def convert(folder: Path, conversion: Conversion) -> Path:
 
 def _converted(config: Config, conversion: Conversion, name: str, values: np.ndarray) -> Tensors:
     """Yield the file's tensors of one tensor; "#" and a number behind a name: of this expert."""
-    path = re.sub(r"^(model\.|backbone\.|language_model\.)+", "", name)
-    found = re.fullmatch(r"layers\.(\d+)\.(.+)", path)
+    path = re.sub(r"^(model\.|backbone\.|language_model\.|transformer\.|gpt_neox\.)+", "", name)
+    found = re.fullmatch(r"(?:layers|h)\.(\d+)\.(.+)", path)
     if "visual" in name or "vision" in name:
         return
     if found is None:

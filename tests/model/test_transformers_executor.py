@@ -77,7 +77,7 @@ def test_the_page_lists_every_generating_type_without_a_native_family() -> None:
 
 
 def test_linear_layers_are_quantized_while_loading(tmp_path: Path) -> None:
-    save_tiny("gpt_neox", tmp_path)
+    save_tiny("persimmon", tmp_path)
     plain, _ = make_executor(tmp_path)
     rounded, _ = make_executor(tmp_path, quantization="int8")
 
@@ -87,7 +87,7 @@ def test_linear_layers_are_quantized_while_loading(tmp_path: Path) -> None:
     assert rounded.packed_bytes < plain.packed_bytes
 
 
-@pytest.mark.parametrize("model_type", ["gpt_neox", "mamba"])
+@pytest.mark.parametrize("model_type", ["persimmon", "mamba"])
 def test_an_llm_serves_several_outputs_of_a_model_without_a_native_family(model_type: str, tmp_path: Path) -> None:
     wanted = reference_tokens(save_tiny(model_type, tmp_path), prompt_of(4))
     words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCABULARY)}, unk_token="w3"))
@@ -102,7 +102,7 @@ def test_an_llm_serves_several_outputs_of_a_model_without_a_native_family(model_
 
 
 def test_without_torch_the_refusal_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny_config("gpt_neox").save_pretrained(tmp_path)
+    tiny_config("persimmon").save_pretrained(tmp_path)
     monkeypatch.setattr(modules, "find_spec", lambda _: None)
 
     with pytest.raises(ConfigError, match=r"forearm\[transformers\]"):
@@ -113,7 +113,7 @@ def test_without_torch_the_refusal_names_the_extra(tmp_path: Path, monkeypatch: 
 
 
 def test_a_quantized_checkpoint_is_refused_for_transformers(tmp_path: Path) -> None:
-    config = tiny_config("gpt_neox")
+    config = tiny_config("persimmon")
     config.quantization_config = {"quant_method": "gptq", "bits": 4}
     config.save_pretrained(tmp_path)
 
@@ -124,8 +124,8 @@ def test_a_quantized_checkpoint_is_refused_for_transformers(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"model_type": "gpt_neoxx"}, r'model_type = "gpt_neoxx"; .*the nearest name is gpt_neox\)'),
-        ({"model_type": "gpt_neox", "hidden_size": "x"}, "transformers can't read its config.json: .*hidden_size"),
+        ({"model_type": "persimmonn"}, r'model_type = "persimmonn"; .*the nearest name is persimmon\)'),
+        ({"model_type": "persimmon", "hidden_size": "x"}, "transformers can't read its config.json: .*hidden_size"),
     ],
 )
 def test_a_config_that_transformers_cannot_read_is_refused_in_one_line(

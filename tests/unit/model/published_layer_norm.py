@@ -6,6 +6,11 @@ from typing import Any
 
 _COMMON = {"use_cache": True, "initializer_range": 0.02, "attention_dropout": 0.0}
 _BF16 = {**_COMMON, "torch_dtype": "bfloat16"}
+_GPT: dict[str, Any] = {
+    "activation_function": "gelu_new", "bos_token_id": 50256, "eos_token_id": 50256, "initializer_range": 0.02,
+    "layer_norm_epsilon": 1e-05, "summary_activation": None, "summary_first_dropout": 0.1,
+    "summary_proj_to_labels": True, "summary_type": "cls_index", "summary_use_proj": True,
+}  # fmt: skip
 
 LAYER_NORM: dict[str, dict[str, Any]] = {
     "phi-2": {
@@ -57,6 +62,33 @@ LAYER_NORM: dict[str, dict[str, Any]] = {
         "rotary_pct": 1.0, "sliding_window": 4096, "sliding_window_pattern": 4, "use_embedding_sharing": True,
         "use_gated_activation": True, "use_parallel_block": True, "use_parallel_embedding": True,
         "vocab_size": 256000,
+    },
+    "pythia-160m": {
+        "architectures": ["GPTNeoXForCausalLM"], "bos_token_id": 0, "eos_token_id": 0, "hidden_act": "gelu",
+        "hidden_size": 768, "initializer_range": 0.02, "intermediate_size": 3072, "layer_norm_eps": 1e-05,
+        "max_position_embeddings": 2048, "model_type": "gpt_neox", "num_attention_heads": 12, "num_hidden_layers": 12,
+        "rotary_emb_base": 10000, "rotary_pct": 0.25, "tie_word_embeddings": False, "torch_dtype": "float16",
+        "transformers_version": "4.24.0", "use_cache": True, "use_parallel_residual": True, "vocab_size": 50304,
+    },
+    "gpt2": {
+        **_GPT, "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1, "embd_pdrop": 0.1, "model_type": "gpt2",
+        "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1,
+        "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}}, "vocab_size": 50257,
+        "torch_dtype": "float32",
+    },
+    "gpt-j-6b": {
+        **_GPT, "architectures": ["GPTJForCausalLM"], "attn_pdrop": 0.0, "embd_pdrop": 0.0,
+        "gradient_checkpointing": False, "model_type": "gptj", "n_embd": 4096, "n_head": 16, "n_inner": None,
+        "n_layer": 28, "n_positions": 2048, "resid_pdrop": 0.0, "rotary": True, "rotary_dim": 64,
+        "scale_attn_weights": True, "tie_word_embeddings": False, "tokenizer_class": "GPT2Tokenizer",
+        "torch_dtype": "float16", "use_cache": True, "vocab_size": 50400,
+    },
+    "codegen-350M-mono": {
+        **_GPT, "architectures": ["CodeGenForCausalLM"], "attn_pdrop": 0.0, "bos_token_id": 1, "embd_pdrop": 0.0,
+        "gradient_checkpointing": False, "model_type": "codegen", "n_ctx": 2048, "n_embd": 1024, "n_head": 16,
+        "n_inner": None, "n_layer": 20, "n_positions": 2048, "resid_pdrop": 0.0, "rotary_dim": 32,
+        "scale_attn_weights": True, "tie_word_embeddings": False, "tokenizer_class": "GPT2Tokenizer",
+        "torch_dtype": "float16", "use_cache": True, "vocab_size": 51200,
     },
     "Ministral-3-3B": {
         **_COMMON, "architectures": ["Ministral3ForCausalLM"], "bos_token_id": 1, "dtype": "bfloat16",

@@ -1,56 +1,24 @@
 """Names of the executor's tensors in a checkpoint: Llama's names, and the ones that a family changes.
 
-The list of matrices (matrices.py) holds Llama's names of matrices; this file holds those of vectors.
+The list of matrices (matrices.py) holds Llama's names of matrices, vector_names.py those of vectors.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.tensor_part import TensorPart
-from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig, ShortConv
+from forearm.model.checkpoint.vector_names import VECTORS, norm_vectors, vectors
+from forearm.model.families.config import LatentAttention, ModelConfig
 from forearm.model.families.matrices import MatrixPart, MatrixSpec, matrices
-from forearm.model.families.recurrences import GatedDelta, Mamba2
 
-# Executor's name (_native.pyi) -> Llama's name. ModelConfig.names overrides entries, for all layers or for a single one
-# ("layers.0.input_norm", whose value is the name without the layers' prefix).
-_VECTORS = {
-    "embed": "embed_tokens",
-    "final_norm": "norm",
-    "layers": "layers",
-    "input_norm": "input_layernorm",
-    "post_attention_norm": "post_attention_layernorm",
-    "pre_mlp_norm": "post_attention_layernorm",  # Llama's second norm is named after what it follows
-    "post_mlp_norm": "post_mlp_layernorm",
-    "q_norm": "self_attn.q_norm",
-    "k_norm": "self_attn.k_norm",
-    "conv": "conv.conv",
-    "mamba": "mamba",
-    "delta": "linear_attn",
-    "scalar": "layer_scalar",
-    "correction": "mlp.gate.e_score_correction_bias",
-    "per_layer_norm": "per_layer_projection_norm",
-    "post_per_layer_norm": "post_per_layer_input_norm",
-    "router_norm": "router.scale",
-    "expert_scale": "router.per_expert_scale",
-    "pre_experts_norm": "pre_feedforward_layernorm_2",
-    "post_shared_norm": "post_feedforward_layernorm_1",
-    "post_experts_norm": "post_feedforward_layernorm_2",
-    "sinks": "self_attn.sinks",
-    "attention_bias": "relative_attention_bias",
-}
-_NORMS = {
-    "pre": ("input_norm", "pre_mlp_norm"),
-    "post": ("post_attention_norm", "post_mlp_norm"),
-    "sandwich": ("input_norm", "post_attention_norm", "pre_mlp_norm", "post_mlp_norm"),
-}
 # Prefixes of a model's tensors: a causal model, multimodal ones (transformers 5, then 4), encoders, a bare model.
 _PREFIXES = (
     "model.", "backbone.", "model.language_model.", "language_model.model.", "bert.", "roberta.", "distilbert.",
-    "nomic_bert.", "gte.", "mpnet.", "new.", "",
+    "nomic_bert.", "gte.", "mpnet.", "new.", "gpt_neox.", "transformer.", "",
 )  # fmt: skip
 
 
@@ -69,107 +37,7 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
             found += _heads(config, spec, prefix)
         else:
             found += _matrix(config, spec, prefix, stored)
-    biases = config.layer_norm and config.norm_bias
-    names = _VECTORS | config.names
-    for i, (mixer, feed_forward) in enumerate((layer.mixer, layer.feed_forward) for layer in config.layers):
-        layer, at = f"layers.{i}", f"{prefix}{names['layers']}.{i}"
-        absent = {"input_norm": mixer is None, "pre_mlp_norm": feed_forward is None}
-        for norm in (one for one in _NORMS[config.norm_placement] if config.norm_weight and not absent.get(one)):
-            own = config.names.get(f"{layer}.{norm}")
-            there = f"{at}.{names[norm]}" if own is None else f"{prefix}{own}"
-            found += _norm(f"{layer}.{norm}", there, config.hidden, biases)
-        if config.qk_norm != "none" and isinstance(mixer, Attention):
-            found += _head_norms(config, mixer, layer, at)
-        if isinstance(mixer, LatentAttention):
-            found += _latent(layer, at, config.names, mixer)
-        found += _feed_forward(config, layer, at, names, feed_forward)
-        if isinstance(mixer, ShortConv):
-            taps = f"{at}.{names['conv']}"
-            found.append(TensorPart(f"{layer}.conv", f"{taps}.weight", (config.hidden * mixer.taps,)))
-            if mixer.bias:
-                found.append(TensorPart(f"{layer}.conv.bias", f"{taps}.bias", (config.hidden,)))
-        if mamba2 := config.layers[i].mamba2:
-            found += _recurrence(layer, at, names, names["mamba"], _mamba2(mamba2))
-        if isinstance(mixer, GatedDelta):
-            found += _recurrence(layer, at, names, names["delta"], _delta(mixer))
-        if config.sinks and isinstance(mixer, Attention):
-            found.append(TensorPart(f"{layer}.sinks", f"{at}.{names['sinks']}", (config.heads,)))
-    found += _distances(config, prefix, names)
-    if config.per_layer:
-        found += _norm("per_layer_norm", f"{prefix}{names['per_layer_norm']}", config.per_layer, False)
-    if config.final_norm and config.norm_weight:
-        found += _norm("final_norm", f"{prefix}{names['final_norm']}", config.hidden, biases)
-    return found
-
-
-def _distances(config: ModelConfig, prefix: str, names: Mapping[str, str]) -> Iterator[TensorPart]:
-    """Yield the tables of the bias of attention by distance: one of all layers, or each layer's own."""
-    each = [(f"layers.{i}.", f"{prefix}{names['layers']}.{i}.") for i in range(len(config.layers))]
-    for own, at in each if config.distance_bias == "each_layer" else [("", prefix)]:
-        if config.distance_buckets:
-            table = (max(config.distance_buckets) + 1) * config.heads
-            yield TensorPart(f"{own}attention_bias", f"{at}{names['attention_bias']}.weight", (table,))
-
-
-def _feed_forward(
-    config: ModelConfig, layer: str, at: str, names: Mapping[str, str], own: FeedForward | Experts | None
-) -> Iterator[TensorPart]:
-    """Yield the vectors of experts, and those that end a layer: its scalar, the norm of an embedding of each layer."""
-    if isinstance(own, Experts) and own.correction:
-        yield TensorPart(f"{layer}.correction", f"{at}.{names['correction']}", (own.count,))
-    if config.layer_scalar:
-        yield TensorPart(f"{layer}.scalar", f"{at}.{names['scalar']}", (1,))
-    if config.per_layer:
-        yield from _norm(f"{layer}.per_layer_norm", f"{at}.{names['post_per_layer_norm']}", config.hidden, False)
-    if isinstance(own, Experts) and own.apart:
-        yield TensorPart(f"{layer}.expert_scale", f"{at}.{names['expert_scale']}", (own.count,))
-        yield TensorPart(f"{layer}.router_norm", f"{at}.{names['router_norm']}", (config.hidden,))
-        for norm in ("pre_experts_norm", "post_shared_norm", "post_experts_norm"):
-            yield from _norm(f"{layer}.{norm}", f"{at}.{names[norm]}", config.hidden, False)
-
-
-def _mamba2(own: Mamba2) -> dict[str, int]:
-    """Return the vectors of a layer of Mamba2, with their sizes."""
-    sizes = {"conv": own.channels * own.taps, "dt_bias": own.heads, "a_log": own.heads, "d": own.heads}
-    norm = {"gate_norm": own.inner} if own.norm else {}
-    return sizes | norm | ({"conv.bias": own.channels} if own.conv_bias else {})
-
-
-def _delta(own: GatedDelta) -> dict[str, int]:
-    """Return the vectors of a layer of the gated delta rule, with their sizes."""
-    heads = own.value_heads
-    return {"conv": own.channels * own.taps, "dt_bias": heads, "a_log": heads, "gate_norm": own.value_dim}
-
-
-def _recurrence(
-    layer: str, at: str, names: Mapping[str, str], module: str, vectors: Mapping[str, int]
-) -> Iterator[TensorPart]:
-    """Yield the vectors of a recurrence, which belong to `module` unless `names` has a name of their own."""
-    for name, size in vectors.items():
-        there = names.get(f"recurrence.{name}", f"{module}.{_RECURRENCE[name]}")
-        stored = there.removeprefix("-exp(").removesuffix(")")
-        yield TensorPart(f"{layer}.{name}", f"{at}.{stored}", (size,), negative_exp=stored != there)
-
-
-_RECURRENCE = {
-    "conv": "conv1d.weight", "conv.bias": "conv1d.bias", "dt_bias": "dt_bias", "a_log": "A_log", "d": "D",
-    "gate_norm": "norm.weight",
-}  # fmt: skip
-
-
-def _latent(layer: str, at: str, names: Mapping[str, str], own: LatentAttention) -> Iterator[TensorPart]:
-    """Yield the norms of both latents."""
-    for name, rank, stored in (("q_norm", own.q_rank, "q_a_layernorm"), ("k_norm", own.rank, "kv_a_layernorm")):
-        if rank:
-            yield from _norm(f"{layer}.{name}", f"{at}.{names.get(name, f'self_attn.{stored}')}", rank, False)
-
-
-def _head_norms(config: ModelConfig, mixer: Attention, layer: str, at: str) -> Iterator[TensorPart]:
-    """Yield the norms of a layer's queries, and of its keys if it has its own."""
-    kv_heads, head_dim = config.heads_of(mixer)
-    for norm, heads in (("q_norm", config.heads), ("k_norm", kv_heads))[: 2 if mixer.shared_from is None else 1]:
-        size = head_dim * (1 if config.qk_norm == "head" else heads)
-        yield from _norm(f"{layer}.{norm}", f"{at}.{(_VECTORS | config.names)[norm]}", size, False, heads)
+    return [*found, *vectors(config, prefix)]
 
 
 def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collection[str]) -> Iterator[TensorPart]:
@@ -183,12 +51,16 @@ def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collecti
         module, _, place = f"{prefix}{config.names.get(part.key, part.stored)}".rstrip("]").partition("[")
         if spec.role == "head":
             module = _head(config, stored)
+        transposed, module = module.endswith(".T"), module.removesuffix(".T")
         row = int(place) * part.rows if place.isdigit() else row if module == last else 0
         whole = part.rows if spec.role == "head" else None  # a rotated model reads a tied head from the embedding
         if ":" in place:
-            yield from _pieces(part, f"{module}.weight", place, spec)
+            yield from _pieces(part, module, place, spec)
             continue
-        yield TensorPart(part.name, f"{module}.weight", (part.rows, spec.k), row, of_rows=whole, matrix=spec.name)
+        yield TensorPart(
+            part.name, f"{module}.weight", (part.rows, spec.k), row, of_rows=whole, matrix=spec.name,
+            transposed=transposed,
+        )  # fmt: skip
         if spec.bias:
             yield TensorPart(f"{part.name}.bias", f"{module}.bias", (part.rows,), row)
         row, last = row + part.rows, module
@@ -216,16 +88,19 @@ def _experts(spec: MatrixSpec, part: MatrixPart, name: str, stored: Collection[s
 
 
 # A name in ModelConfig.names of experts' matrices. "[1]": of the equal parts of an expert, which follow each other, the
-# second; "[1::2]": every second row from 1. ".T": floats are stored as [k, rows].
+# second; "[1::2]": every second row from 1. ".T", also of other matrices: floats are stored as [k, rows].
 _PLACE = re.compile(r"(.+?)(\.T)?(?:\[(\d)(::2)?\])?")
 
 
-def _pieces(part: MatrixPart, tensor: str, place: str, spec: MatrixSpec) -> Iterator[TensorPart]:
-    """Yield a part whose rows lie in pieces: `place` is "first:rows:step" (ModelConfig.names)."""
+def _pieces(part: MatrixPart, module: str, place: str, spec: MatrixSpec) -> Iterator[TensorPart]:
+    """Yield a part whose rows lie in pieces, with its bias: `place` is "first:rows:step" (ModelConfig.names)."""
     first, rows, step = map(int, place.split(":"))
     of_rows = part.rows // rows * step
     for at in range(0, part.rows, rows):
-        yield TensorPart(part.name, tensor, (rows, spec.k), first + at // rows * step, at, of_rows, spec.name)
+        row = first + at // rows * step
+        yield TensorPart(part.name, f"{module}.weight", (rows, spec.k), row, at, of_rows, spec.name)
+        if spec.bias:
+            yield TensorPart(f"{part.name}.bias", f"{module}.bias", (rows,), row, at, of_rows)
 
 
 def _heads(config: ModelConfig, spec: MatrixSpec, prefix: str) -> Iterator[TensorPart]:
@@ -262,7 +137,7 @@ def _fused_experts(config: ModelConfig, prefix: str, stored: Collection[str]) ->
             names = {
                 "experts.gate": f"{joint}[0]", "experts.up": f"{joint}[1]", "experts.down": f"{block}experts.down_proj",
             }  # fmt: skip
-            correction = config.names.get("correction", _VECTORS["correction"])
+            correction = config.names.get("correction", VECTORS["correction"])
             beside = correction.replace("mlp.moe_statics.", "mlp.gate.moe_statics.")  # ERNIE's
             return names | {"router": f"{block}{router}", "correction": beside}
     return {}
@@ -281,26 +156,16 @@ def _pooler(config: ModelConfig, spec: MatrixSpec, stored: Collection[str], embe
     if dense.bias:
         yield TensorPart(f"{spec.name}.bias", f"{dense.stored}.bias", (dense.outputs,))
     if dense.norm:
-        yield from _norm(f"{spec.name}.norm", dense.norm, dense.outputs, config.norm_bias)
+        yield from norm_vectors(f"{spec.name}.norm", dense.norm, dense.outputs, config.norm_bias)
 
 
 def stored_module(config: ModelConfig, stored: Collection[str], key: str) -> str:
     """Return the name in the checkpoint of the model's "embed" or "layers"."""
-    return f"{_prefix(config, stored)}{(_VECTORS | config.names)[key]}"
-
-
-def _norm(name: str, at: str, width: int, bias: bool, heads: int = 1) -> Iterator[TensorPart]:
-    """Yield a norm's vectors, which two norms may share. {head} in `at` stands for the number of one of `heads`."""
-    own = heads if "{head}" in at else 1
-    for head in range(own):
-        stored = f"{at.replace('{head}', str(head))}.weight"
-        yield TensorPart(name, stored, (width // own,), at=head * width // own, of_rows=width // own)
-    if bias:
-        yield TensorPart(f"{name}.bias", f"{at}.bias", (width,), of_rows=width)
+    return f"{_prefix(config, stored)}{(VECTORS | config.names)[key]}"
 
 
 def _prefix(config: ModelConfig, stored: Collection[str]) -> str:
-    embed = (_VECTORS | config.names)["embed"]
+    embed = (VECTORS | config.names)["embed"]
     for prefix in _PREFIXES:
         if f"{prefix}{embed}.weight" in stored:
             return prefix
@@ -312,5 +177,5 @@ def _head(config: ModelConfig, stored: Collection[str]) -> str:
     """Return the module of the output head."""
     if "head" in config.names:
         return config.names["head"]
-    nested = "language_model.lm_head"
-    return nested if f"{nested}.weight" in stored else "lm_head"
+    others = ("language_model.lm_head", "embed_out")  # of multimodal models, and of GPT-NeoX
+    return next((module for module in others if f"{module}.weight" in stored), "lm_head")

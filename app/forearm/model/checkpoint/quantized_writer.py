@@ -53,10 +53,12 @@ class CheckpointWriter:
                 f"{checkpoint.folder}: only models of attention and dense feed-forwards are written; serve it with "
                 "--quantization"
             )
-        if checkpoint.config.parallel_residual or checkpoint.config.qk_norm == "each_head":
+        parts = [part for part, _ in checkpoint.sources]
+        pieces = len({part.name for part in parts}) < len(parts)
+        if checkpoint.config.parallel_residual or pieces or any(part.transposed for part in parts):
             raise ConfigError(
-                f"{checkpoint.config.model_type}: norms that share a tensor, or are stored for each head, are not "
-                "written; serve the model with --quantization instead"
+                f"{checkpoint.config.model_type}: norms that share a tensor, and what is stored in pieces or by "
+                "columns, are not written; serve the model with --quantization instead"
             )
         if folder.exists() and any(folder.iterdir()):
             raise ConfigError(f"{folder} has files; name a new folder")

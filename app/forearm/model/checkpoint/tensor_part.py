@@ -17,8 +17,8 @@ class TensorPart:
     Where several parts name one tensor (Phi-3's qkv_proj), their rows follow each other and must fill it, unless
     `of_rows` gives the tensor's number of rows: then each part may take any of them. at: the executor's row of the
     first row. matrix: the packed matrix that the rows go into; empty for a vector. transposed: floats are stored as
-    [k, rows] for each expert. turned: the tensor's rows are columns of the executor's matrix, so there are shape[1] of
-    them, from `row` on. negative_exp: the tensor holds -exp of the vector.
+    [k, rows], for each expert if there are experts. turned: the tensor's rows are columns of the executor's matrix,
+    so there are shape[1] of them, from `row` on. negative_exp: the tensor holds -exp of the vector.
     """
 
     name: str

@@ -169,6 +169,10 @@ FAMILIES: dict[str, Family] = {
     "deepseek_v3": latent.deepseek_v3,
     "glm4_moe_lite": latent.glm4_moe_lite,
     "minicpm3": latent.minicpm3,
+    "gpt_neox": layer_norm.gpt_neox,
+    "gpt2": layer_norm.gpt2,
+    "gptj": layer_norm.gptj,
+    "codegen": layer_norm.codegen,
     # multimodal models, for text alone: text_config's model_type comes first
     "mistral3": llama_like.mistral,
     "qwen2_vl": llama_like.qwen2_vl,

@@ -6,13 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig
-from forearm.model.families.decoder import FamilyInputs, activation, decoder, positions, sizes, windows_of
+from forearm.model.families.decoder import FamilyInputs, activation, decoder, lengths_of, positions, sizes, windows_of
+from forearm.model.families.keys import Keys
+from forearm.model.families.rope import rope
 
 
 def opt(inputs: FamilyInputs) -> ModelConfig:
     """OPT except opt-350m: learned positions from row 2 on, LayerNorm, biases, a feed-forward without gate."""
     keys = inputs.keys
-    hidden, heads = keys.integer("hidden_size"), keys.integer("num_attention_heads")
+    hidden = keys.integer("hidden_size")
     if not keys.flag("do_layer_norm_before", True):
         raise keys.wrong("do_layer_norm_before", "true: norms after the layer (opt-350m) are not supported")
     if keys.optional_integer("word_embed_proj_dim") not in (None, hidden):
@@ -21,21 +23,28 @@ def opt(inputs: FamilyInputs) -> ModelConfig:
         raise keys.wrong("layer_norm_elementwise_affine", "true")
     bias = keys.flag("enable_bias", True)
     relu = activation(keys, "activation_function", "relu")
-    feed_forward = FeedForward(keys.integer("ffn_dim"), relu, gated=False, bias=bias)
-    return ModelConfig(
-        **sizes(inputs, hidden // heads, heads),
-        max_positions=positions(replace(inputs, allow_longer=False)),  # the table of positions has no further rows
-        layers=(Layer(Attention(rope=None), feed_forward),) * inputs.layers,
-        learned_positions=True,
+    return _learned_positions(
+        inputs,
+        FeedForward(keys.integer("ffn_dim"), relu, gated=False, bias=bias),
         position_offset=2,
-        layer_norm=True,
         norm_eps=1e-5,  # torch's default for LayerNorm; OPT has no key for it
         final_norm=not keys.flag("_remove_final_layer_norm"),
         qkv_bias=bias,
         o_bias=bias,
-        tied_head=keys.flag("tie_word_embeddings", True),
         names=_OPT_NAMES,
     )
+
+
+def _learned_positions(inputs: FamilyInputs, feed_forward: FeedForward, **differs: Any) -> ModelConfig:
+    """Return a model with LayerNorm and learned positions. differs: other fields of ModelConfig."""
+    heads = inputs.keys.integer("num_attention_heads")
+    common = sizes(inputs, inputs.keys.integer("hidden_size") // heads, heads)
+    common |= {
+        "max_positions": positions(replace(inputs, allow_longer=False)),  # the table of positions has no further rows
+        "layers": (Layer(Attention(rope=None), feed_forward),) * inputs.layers,
+        "tied_head": inputs.keys.flag("tie_word_embeddings", True),
+    }
+    return ModelConfig(**common | {"learned_positions": True, "layer_norm": True} | differs)
 
 
 # Halves of a layer that are parallel read the residual through the same norm.
@@ -51,6 +60,105 @@ _OPT_NAMES = {
     "input_norm": "self_attn_layer_norm",
     "pre_mlp_norm": "final_layer_norm",
 }
+
+
+def gpt2(inputs: FamilyInputs) -> ModelConfig:
+    """GPT-2 and DistilGPT-2: learned positions, LayerNorm, biases, a feed-forward without gate; columns are stored."""
+    inputs = _with_usual_names(inputs)
+    keys = inputs.keys
+    act = activation(keys, "activation_function", "gelu_new")
+    scaled = {} if keys.flag("scale_attn_weights", True) else {"attention_scale": 1.0}
+    if keys.flag("scale_attn_by_inverse_layer_idx"):
+        raise keys.wrong("scale_attn_by_inverse_layer_idx", "false: one scale of scores serves all layers")
+    return _learned_positions(
+        inputs,
+        FeedForward(keys.integer("intermediate_size"), act, gated=False, bias=True),
+        norm_eps=keys.number("layer_norm_epsilon", 1e-5),
+        qkv_bias=True,
+        o_bias=True,
+        names=_GPT_NAMES
+        | {"positions": "wpe", "pre_mlp_norm": "ln_2", "up": "mlp.c_fc.T", "down": "mlp.c_proj.T"}
+        | {**dict.fromkeys("qkv", "attn.c_attn.T"), "o": "attn.c_proj.T"},
+        **scaled,
+    )
+
+
+_GPT_NAMES = {"embed": "wte", "layers": "h", "input_norm": "ln_1", "pre_mlp_norm": "ln_1", "final_norm": "ln_f"}
+
+
+def _with_usual_names(inputs: FamilyInputs) -> FamilyInputs:
+    """Return the inputs with GPT-2's names of sizes, which GPT-J shares, under those that other families have."""
+    keys = inputs.keys
+    keys.get("n_ctx")  # marks it as read: older files repeat n_positions in it
+    usual = {"n_embd": "hidden_size", "n_head": "num_attention_heads", "n_layer": "num_hidden_layers"}
+    usual |= {"n_positions": "max_position_embeddings", "n_inner": "intermediate_size"}
+    given = {name: keys.get(own) for own, name in usual.items() if keys.get(own) is not None}
+    filled = inputs.with_defaults(**given)
+    return filled.with_defaults(intermediate_size=4 * filled.keys.integer("hidden_size"))
+
+
+def gptj(inputs: FamilyInputs) -> ModelConfig:
+    """GPT-J: parallel halves of a layer behind one LayerNorm, the first values of each head rotated in pairs."""
+    names = {name: f"attn.{name}_proj" for name in "qkv"}
+    return _gptj(_with_usual_names(inputs), names)
+
+
+def codegen(inputs: FamilyInputs) -> ModelConfig:
+    """CodeGen and CodeGen 2: GPT-J, whose q, v and k are fused in four shares of the heads."""
+    inputs = _with_usual_names(inputs)
+    heads, width = inputs.keys.integer("num_attention_heads"), inputs.keys.integer("hidden_size") // 4
+    if heads % 4:
+        raise inputs.keys.wrong("n_head", "a multiple of 4")
+    return _gptj(inputs, _in_pieces("attn.qkv_proj", width, "qvk"))
+
+
+def _in_pieces(stored: str, rows: int, order: str) -> dict[str, str]:
+    """Return the names of parts that take turns in a tensor, each with so many rows."""
+    return {name: f"{stored}[{i * rows}:{rows}:{len(order) * rows}]" for i, name in enumerate(order)}
+
+
+def _gptj(inputs: FamilyInputs, names: dict[str, str]) -> ModelConfig:
+    keys = inputs.keys
+    head_dim = keys.integer("hidden_size") // keys.integer("num_attention_heads")
+    rotary = keys.optional_integer("rotary_dim", 64)
+    if rotary is None or not 0 < rotary <= head_dim or rotary % 2:
+        raise keys.wrong("rotary_dim", f"an even number of at most the values of a head ({head_dim})")
+    empty = Keys({}, keys.source)
+    return decoder(
+        inputs,
+        ropes=(rope(empty, 10_000.0, rotary, lengths_of(inputs, empty), interleaved=True),),
+        act=activation(keys, "activation_function", "gelu_new"),
+        gated=False,
+        layer_norm=True,
+        norm_eps=keys.number("layer_norm_epsilon", 1e-5),
+        parallel_residual=True,
+        mlp_bias=True,
+        head_bias=True,
+        names=_GPT_NAMES | {"o": "attn.out_proj", "up": "mlp.fc_in", "down": "mlp.fc_out"} | names,
+    )
+
+
+def gpt_neox(inputs: FamilyInputs) -> ModelConfig:
+    """GPT-NeoX, Pythia, Dolly 2, RedPajama: parallel halves of a layer, each behind a LayerNorm; qkv fused by head."""
+    keys = inputs.keys
+    theta, fraction = keys.number("rotary_emb_base", 10_000.0), keys.number("rotary_pct", 0.25)
+    inputs = inputs.with_defaults(hidden_act="gelu", rope_theta=theta, partial_rotary_factor=fraction)
+    bias = keys.flag("attention_bias", True)
+    head_dim = keys.integer("hidden_size") // keys.integer("num_attention_heads")
+    names = {"embed": "embed_in", "final_norm": "final_layer_norm", "o": "attention.dense"}
+    names |= {"up": "mlp.dense_h_to_4h", "down": "mlp.dense_4h_to_h"}
+    return decoder(
+        inputs,
+        partial=True,
+        gated=False,
+        layer_norm=True,
+        norm_eps=keys.number("layer_norm_eps", 1e-5),
+        parallel_residual=keys.flag("use_parallel_residual", True),
+        qkv_bias=bias,
+        o_bias=bias,
+        mlp_bias=True,
+        names=names | _in_pieces("attention.query_key_value", head_dim, "qkv"),
+    )
 
 
 def starcoder2(inputs: FamilyInputs) -> ModelConfig:

@@ -90,9 +90,10 @@ _IGNORED = {
     "router_jitter_noise", "input_jitter_noise", "output_hidden_states", "pad_to_multiple_of",
     "pad_token_id", "partial_rotary_factor", "prefix", "pretraining_tp", "problem_type", "pruned_heads",
     "quantization_config",
-    "scale_attention_softmax_in_fp32", "scale_attn_weights",
+    "reorder_and_upcast_attn", "scale_attention_softmax_in_fp32", "scale_attn_weights",
     "qa_dropout", "resid_pdrop", "return_dict", "rope_local_base_freq", "rope_parameters", "rope_scaling", "rope_theta",
-    "sep_token_id", "seq_classif_dropout", "sliding_window", "summary_type", "suppress_tokens",
+    "sep_token_id", "seq_classif_dropout", "sliding_window", "suppress_tokens",
+    "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
     "task_specific_params", "text_config",
     "tie_encoder_decoder", "tie_weights_", "tokenizer_class", "torch_dtype", "torchscript", "transformers_version",
     "layer_switch", "order_of_interleaved_layers", "rotary_pct", "use_embedding_sharing", "use_gated_activation",
@@ -100,7 +101,7 @@ _IGNORED = {
     "residual_dropout", "unsloth_fixed", "unsloth_version", "use_cache", "use_return_dict", "use_sliding_window",
     "video_token_id", "vision_config", "vision_end_token_id", "vision_start_token_id", "vision_token_id",
     "word_embed_proj_dim", "mamba_chunk_size", "init_method",
-    "attn_rotary_emb", "num_logits_to_keep", "z_loss_coefficient",
+    "attn_pdrop", "attn_rotary_emb", "num_logits_to_keep", "rotary", "z_loss_coefficient",
     "mlp_expansion_factor", "chunk_size", "expand", "rescale_prenorm_residual", "residual_in_fp32", "time_step_floor",
     "time_step_max", "time_step_min", "time_step_rank", "use_mamba_kernels", "mamba_ssm_cache_dtype", "rms_norm_eps",
     "norm_before_gate", "rms_norm", "time_step_init_scheme", "time_step_scale",
@@ -130,7 +131,7 @@ def check_architecture(keys: Keys, pooled: bool = False) -> None:
         if names and not str(names[0]).endswith(served):
             raise keys.wrong("architectures", f"a ...{', ...'.join(served[2:])} or ...{served[0]}")
         return
-    if names and not any(str(n).endswith(("ForCausalLM", "ForConditionalGeneration")) for n in names):
+    if names and not any(str(n).endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")) for n in names):
         raise keys.wrong("architectures", "a ...ForCausalLM; models with other heads are not served")
 
 
@@ -187,6 +188,8 @@ _BOUNDS = {
     "local_attention": 1 << 31, "type_vocab_size": 1 << 20, "moe_intermediate_size": 1 << 24,
     "dim": 1 << 20, "hidden_dim": 1 << 24, "n_heads": 1 << 16, "n_layers": 1 << 10,  # DistilBERT's names
     "d_model": 1 << 20, "d_ff": 1 << 24, "d_kv": 1 << 16, "num_layers": 1 << 10,  # T5's names
+    "n_embd": 1 << 20, "n_inner": 1 << 24, "n_head": 1 << 16, "n_layer": 1 << 10, "n_positions": 1 << 31,  # GPT-2's
+    "rotary_dim": 1 << 16,
 }  # fmt: skip
 
 

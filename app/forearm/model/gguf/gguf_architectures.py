@@ -17,7 +17,8 @@ from forearm.model.gguf.gguf_metadata import GgufMetadata
 Values = dict[str, Any]  # config.json's keys
 
 NAMES = {
-    "embed": "token_embd", "final_norm": "output_norm", "head": "output", "layers": "blk", "q": "attn_q",
+    "embed": "token_embd", "positions": "position_embd", "final_norm": "output_norm", "head": "output",
+    "layers": "blk", "q": "attn_q",
     "k": "attn_k", "v": "attn_v", "o": "attn_output", "gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down",
     "input_norm": "attn_norm", "post_attention_norm": "post_attention_norm", "pre_mlp_norm": "ffn_norm",
     "post_mlp_norm": "post_ffw_norm", "q_norm": "attn_q_norm", "k_norm": "attn_k_norm", "router": "ffn_gate_inp",
@@ -221,6 +222,11 @@ def _cohere(metadata: GgufMetadata, values: Values) -> str | None:
     return None
 
 
+def _gptneox(metadata: GgufMetadata, values: Values) -> str | None:
+    values["use_parallel_residual"] = metadata.flag("use_parallel_residual", True)
+    return None
+
+
 def _granite(metadata: GgufMetadata, values: Values) -> str | None:
     gguf_experts.granite_scales(metadata, values)
     return None
@@ -253,6 +259,8 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
     "phi2": GgufArchitecture(("phi",), names=_ONE_NORM),
     "command-r": GgufArchitecture(("cohere",), _cohere, _ONE_NORM),
     "cohere2": GgufArchitecture(("cohere2",), _cohere, _ONE_NORM),
+    "gpt2": GgufArchitecture(("gpt2",)),
+    "gptneox": GgufArchitecture(("gpt_neox",), _gptneox),
     # with experts
     "qwen2moe": GgufArchitecture(("qwen2_moe",), gguf_experts.qwen2_moe),
     "qwen3moe": GgufArchitecture(("qwen3_moe",), gguf_experts.qwen3_moe),

@@ -105,7 +105,7 @@ def _values(metadata: GgufMetadata) -> dict[str, Any]:
         "intermediate_size": size("feed_forward_length"),
         "num_attention_heads": heads,
         "num_key_value_heads": size("attention.head_count_kv", heads),
-        **dict.fromkeys(("rms_norm_eps", "norm_eps", "norm_epsilon", "layer_norm_eps"), eps),
+        **dict.fromkeys(("rms_norm_eps", "norm_eps", "norm_epsilon", "layer_norm_eps", "layer_norm_epsilon"), eps),
         "max_position_embeddings": metadata.size("context_length"),
         "tie_word_embeddings": not metadata.has("output.weight"),
         "rope_theta": metadata.number("rope.freq_base", 1e6 if metadata.architecture == "gemma3" else 1e4),
@@ -154,7 +154,7 @@ def _names(metadata: GgufMetadata, own: GgufArchitecture, config: ModelConfig) -
         names[key] += bracket + place
     if metadata.has("blk.0.attn_qkv.weight") and not config.has_states:
         names |= dict.fromkeys("qkv", "attn_qkv")
-    if config.parallel_residual:
+    if config.parallel_residual and not metadata.has("blk.0.ffn_norm.weight"):
         names["pre_mlp_norm"] = names["input_norm"]
     if metadata.any_layer("ffn_gate_up_exps.weight"):
         names |= {"experts.gate": "ffn_gate_up_exps[0]", "experts.up": "ffn_gate_up_exps[1]"}

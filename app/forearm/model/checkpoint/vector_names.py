@@ -1,0 +1,156 @@
+"""Names of the executor's vectors in a checkpoint: norms, biases of attention, what recurrences and experts have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from forearm.model.checkpoint.tensor_part import TensorPart
+from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig, ShortConv
+from forearm.model.families.recurrences import GatedDelta, Mamba2
+
+# Executor's name (_native.pyi) -> Llama's name. ModelConfig.names overrides entries, for all layers or for a single one
+# ("layers.0.input_norm", whose value is the name without the layers' prefix).
+VECTORS = {
+    "embed": "embed_tokens",
+    "final_norm": "norm",
+    "layers": "layers",
+    "input_norm": "input_layernorm",
+    "post_attention_norm": "post_attention_layernorm",
+    "pre_mlp_norm": "post_attention_layernorm",  # Llama's second norm is named after what it follows
+    "post_mlp_norm": "post_mlp_layernorm",
+    "q_norm": "self_attn.q_norm",
+    "k_norm": "self_attn.k_norm",
+    "conv": "conv.conv",
+    "mamba": "mamba",
+    "delta": "linear_attn",
+    "scalar": "layer_scalar",
+    "correction": "mlp.gate.e_score_correction_bias",
+    "per_layer_norm": "per_layer_projection_norm",
+    "post_per_layer_norm": "post_per_layer_input_norm",
+    "router_norm": "router.scale",
+    "expert_scale": "router.per_expert_scale",
+    "pre_experts_norm": "pre_feedforward_layernorm_2",
+    "post_shared_norm": "post_feedforward_layernorm_1",
+    "post_experts_norm": "post_feedforward_layernorm_2",
+    "sinks": "self_attn.sinks",
+    "attention_bias": "relative_attention_bias",
+}
+_NORMS = {
+    "pre": ("input_norm", "pre_mlp_norm"),
+    "post": ("post_attention_norm", "post_mlp_norm"),
+    "sandwich": ("input_norm", "post_attention_norm", "pre_mlp_norm", "post_mlp_norm"),
+}
+
+
+def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
+    """Yield every vector but those of matrices' biases. prefix: of the model's tensors."""
+    biases = config.layer_norm and config.norm_bias
+    names = VECTORS | config.names
+    for i, (mixer, feed_forward) in enumerate((layer.mixer, layer.feed_forward) for layer in config.layers):
+        layer, at = f"layers.{i}", f"{prefix}{names['layers']}.{i}"
+        absent = {"input_norm": mixer is None, "pre_mlp_norm": feed_forward is None}
+        for norm in (one for one in _NORMS[config.norm_placement] if config.norm_weight and not absent.get(one)):
+            own = config.names.get(f"{layer}.{norm}")
+            there = f"{at}.{names[norm]}" if own is None else f"{prefix}{own}"
+            yield from norm_vectors(f"{layer}.{norm}", there, config.hidden, biases)
+        if config.qk_norm != "none" and isinstance(mixer, Attention):
+            yield from _head_norms(config, mixer, layer, at)
+        if isinstance(mixer, LatentAttention):
+            yield from _latent(layer, at, config.names, mixer)
+        yield from _feed_forward(config, layer, at, names, feed_forward)
+        if isinstance(mixer, ShortConv):
+            taps = f"{at}.{names['conv']}"
+            yield TensorPart(f"{layer}.conv", f"{taps}.weight", (config.hidden * mixer.taps,))
+            if mixer.bias:
+                yield TensorPart(f"{layer}.conv.bias", f"{taps}.bias", (config.hidden,))
+        if mamba2 := config.layers[i].mamba2:
+            yield from _recurrence(layer, at, names, names["mamba"], _mamba2(mamba2))
+        if isinstance(mixer, GatedDelta):
+            yield from _recurrence(layer, at, names, names["delta"], _delta(mixer))
+        if config.sinks and isinstance(mixer, Attention):
+            yield TensorPart(f"{layer}.sinks", f"{at}.{names['sinks']}", (config.heads,))
+    yield from _distances(config, prefix, names)
+    if config.per_layer:
+        yield from norm_vectors("per_layer_norm", f"{prefix}{names['per_layer_norm']}", config.per_layer, False)
+    if config.final_norm and config.norm_weight:
+        yield from norm_vectors("final_norm", f"{prefix}{names['final_norm']}", config.hidden, biases)
+
+
+def _distances(config: ModelConfig, prefix: str, names: Mapping[str, str]) -> Iterator[TensorPart]:
+    """Yield the tables of the bias of attention by distance: one of all layers, or each layer's own."""
+    each = [(f"layers.{i}.", f"{prefix}{names['layers']}.{i}.") for i in range(len(config.layers))]
+    for own, at in each if config.distance_bias == "each_layer" else [("", prefix)]:
+        if config.distance_buckets:
+            table = (max(config.distance_buckets) + 1) * config.heads
+            yield TensorPart(f"{own}attention_bias", f"{at}{names['attention_bias']}.weight", (table,))
+
+
+def _feed_forward(
+    config: ModelConfig, layer: str, at: str, names: Mapping[str, str], own: FeedForward | Experts | None
+) -> Iterator[TensorPart]:
+    """Yield the vectors of experts, and those that end a layer: its scalar, the norm of an embedding of each layer."""
+    if isinstance(own, Experts) and own.correction:
+        yield TensorPart(f"{layer}.correction", f"{at}.{names['correction']}", (own.count,))
+    if config.layer_scalar:
+        yield TensorPart(f"{layer}.scalar", f"{at}.{names['scalar']}", (1,))
+    if config.per_layer:
+        yield from norm_vectors(f"{layer}.per_layer_norm", f"{at}.{names['post_per_layer_norm']}", config.hidden, False)
+    if isinstance(own, Experts) and own.apart:
+        yield TensorPart(f"{layer}.expert_scale", f"{at}.{names['expert_scale']}", (own.count,))
+        yield TensorPart(f"{layer}.router_norm", f"{at}.{names['router_norm']}", (config.hidden,))
+        for norm in ("pre_experts_norm", "post_shared_norm", "post_experts_norm"):
+            yield from norm_vectors(f"{layer}.{norm}", f"{at}.{names[norm]}", config.hidden, False)
+
+
+def _mamba2(own: Mamba2) -> dict[str, int]:
+    """Return the vectors of a layer of Mamba2, with their sizes."""
+    sizes = {"conv": own.channels * own.taps, "dt_bias": own.heads, "a_log": own.heads, "d": own.heads}
+    norm = {"gate_norm": own.inner} if own.norm else {}
+    return sizes | norm | ({"conv.bias": own.channels} if own.conv_bias else {})
+
+
+def _delta(own: GatedDelta) -> dict[str, int]:
+    """Return the vectors of a layer of the gated delta rule, with their sizes."""
+    heads = own.value_heads
+    return {"conv": own.channels * own.taps, "dt_bias": heads, "a_log": heads, "gate_norm": own.value_dim}
+
+
+def _recurrence(
+    layer: str, at: str, names: Mapping[str, str], module: str, vectors: Mapping[str, int]
+) -> Iterator[TensorPart]:
+    """Yield the vectors of a recurrence, which belong to `module` unless `names` has a name of their own."""
+    for name, size in vectors.items():
+        there = names.get(f"recurrence.{name}", f"{module}.{_RECURRENCE[name]}")
+        stored = there.removeprefix("-exp(").removesuffix(")")
+        yield TensorPart(f"{layer}.{name}", f"{at}.{stored}", (size,), negative_exp=stored != there)
+
+
+_RECURRENCE = {
+    "conv": "conv1d.weight", "conv.bias": "conv1d.bias", "dt_bias": "dt_bias", "a_log": "A_log", "d": "D",
+    "gate_norm": "norm.weight",
+}  # fmt: skip
+
+
+def _latent(layer: str, at: str, names: Mapping[str, str], own: LatentAttention) -> Iterator[TensorPart]:
+    """Yield the norms of both latents."""
+    for name, rank, stored in (("q_norm", own.q_rank, "q_a_layernorm"), ("k_norm", own.rank, "kv_a_layernorm")):
+        if rank:
+            yield from norm_vectors(f"{layer}.{name}", f"{at}.{names.get(name, f'self_attn.{stored}')}", rank, False)
+
+
+def _head_norms(config: ModelConfig, mixer: Attention, layer: str, at: str) -> Iterator[TensorPart]:
+    """Yield the norms of a layer's queries, and of its keys if it has its own."""
+    kv_heads, head_dim = config.heads_of(mixer)
+    for norm, heads in (("q_norm", config.heads), ("k_norm", kv_heads))[: 2 if mixer.shared_from is None else 1]:
+        size = head_dim * (1 if config.qk_norm == "head" else heads)
+        yield from norm_vectors(f"{layer}.{norm}", f"{at}.{(VECTORS | config.names)[norm]}", size, False, heads)
+
+
+def norm_vectors(name: str, at: str, width: int, bias: bool, heads: int = 1) -> Iterator[TensorPart]:
+    """Yield a norm's vectors, which two norms may share. {head} in `at` stands for the number of one of `heads`."""
+    own = heads if "{head}" in at else 1
+    for head in range(own):
+        stored = f"{at.replace('{head}', str(head))}.weight"
+        yield TensorPart(name, stored, (width // own,), at=head * width // own, of_rows=width // own)
+    if bias:
+        yield TensorPart(f"{name}.bias", f"{at}.bias", (width,), of_rows=width)
