@@ -41,7 +41,7 @@ def test_weights_are_rounded_as_asked_and_the_log_says_so(
     assert formats in next(line for line in caplog.messages if line.startswith("weights, ") and "rounded while" in line)
     assert text.startswith(" a "), "the demo model gives a definition"
     calibrated = settings["quantization"] in ("int4", "int4-g32")
-    assert any(line.startswith("int4: calibrated on ") for line in caplog.messages) == calibrated
+    assert any(line.startswith("weights: calibrated on ") for line in caplog.messages) == calibrated
 
 
 def test_a_method_that_the_checkpoint_does_not_have_is_refused() -> None:

@@ -10,7 +10,10 @@ from bench.quality.float_model import write_float_model
 from bench.quality.quality import Yardstick, opened, windows
 from bench.quality.quality_rows import ROWS, TRUTH, Row
 
+from forearm.cli.main import main
+from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.checkpoint.quality_report import TEXTS, TextModel
+from forearm.model.quantization.quantization import Asked
 from forearm.text.tokenizer.tokenizer import load_tokenizer
 
 TOKENS = 128  # of each text
@@ -54,3 +57,19 @@ def test_a_format_s_answers_stay_within_its_bound(row: Row, folder: Path, yardst
     if row.dtype == "float32":  # bfloat16 is exact where the CPU has no bfloat16 products and widens it
         assert loss.divergence >= row.divergence / 4, "the bound says nothing: lower it"
     assert loss.same_best_token >= row.same_best
+
+
+def test_a_q4_k_m_file_is_as_large_as_llama_cpps_and_loses_less(
+    folder: Path, yardstick: Yardstick, tmp_path: Path
+) -> None:
+    asked = ["--format", "gguf-Q4_K_M", "--quality-tokens", "0", "--threads", "2"]
+    assert main(["quantize", str(folder), "-o", str(tmp_path / "made"), *asked]) == 0
+    (path,) = (tmp_path / "made").glob("*.gguf")
+
+    checkpoint = open_checkpoint(path, max_model_len=TOKENS, quantization=Asked(activations="float"))
+    loss = yardstick.compared(TextModel(checkpoint, 2)).loss
+
+    assert path.stat().st_size < 106e6  # llama.cpp's: 105 MB
+    assert 0.01 < loss.divergence < 0.04, "0.026 as measured on 2,555 predictions"
+    assert loss.perplexity_rise < 0.05
+    assert loss.same_best_token > 0.87

@@ -1,9 +1,12 @@
-"""`forearm quantize`: a model of floats, rounded as --quantization rounds it, written as a checkpoint."""
+"""`forearm quantize`: a model rounded as --quantization rounds it, or to GGUF's blocks, and written to a folder."""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,23 +15,35 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.calibration import Team
 from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.checkpoint.hub import find_model
-from forearm.model.checkpoint.quality_report import measured_quality
+from forearm.model.checkpoint.quality_report import TEXTS, measured_quality
 from forearm.model.checkpoint.quantized_writer import CheckpointWriter
 from forearm.model.checkpoint.weights import load_weights
+from forearm.model.gguf.gguf import is_gguf
+from forearm.model.gguf.gguf_writer import MIXTURES, GgufWriter, float_checkpoint
 from forearm.model.quantization.quantization import AT_LOAD, Asked
+from forearm.text.tokenizer.gguf_vocabulary import check_vocabulary, gguf_vocabulary
 
-FORMATS = [name for name in AT_LOAD if name != "fp8"]
+_GGUF = "gguf-"
+FORMATS = [*(name for name in AT_LOAD if name != "fp8"), *(f"{_GGUF}{name}" for name in MIXTURES)]
 
 
 def run(argv: Sequence[str]) -> int:
-    """Write a compressed-tensors checkpoint. Returns: the exit status. Raises: ConfigError."""
+    """Write a compressed-tensors checkpoint or a .gguf file. Returns: the exit status. Raises: ConfigError."""
     parser = CommandParser(
         "forearm quantize [MODEL] -o FOLDER [--format int4]",
-        "Write a model of floats as a compressed-tensors checkpoint, which forearm, vLLM and transformers read.",
+        "Write a model of floats as a compressed-tensors checkpoint, which forearm, vLLM and transformers read, or as "
+        "a GGUF file, which forearm and llama.cpp read.",
     )
-    parser.add_argument("model", nargs="?", default="", help="a folder or a Hugging Face id; absent: the demo model")
+    parser.add_argument(
+        "model",
+        nargs="?",
+        default="",
+        help="a folder, a Hugging Face id, or a .gguf file for another; absent: the demo model",
+    )
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="FOLDER", help="a new folder")
-    parser.add_argument("--format", default="int4", choices=FORMATS, help="as --quantization of serve")
+    parser.add_argument(
+        "--format", default="int4", choices=FORMATS, help="as --quantization of serve, or as llama.cpp calls its files"
+    )
     parser.add_argument("--threads", type=int, default=0, help="absent: the cores that this process may use")
     parser.add_argument(
         "--quality-tokens", type=int, default=512, metavar="N", help="of each of five texts for quality.json; 0: none"
@@ -40,6 +55,21 @@ def run(argv: Sequence[str]) -> int:
         raise ConfigError(f"--quality-tokens {given.quality_tokens}: it must be 0 or at least 2")
     threads = given.threads or len(os.sched_getaffinity(0))
     place = find_model(given.model)
+    written = (_write_gguf if given.format.startswith(_GGUF) else _write_codes)(given, place, threads)
+    if given.quality_tokens:
+        try:
+            report = measured_quality(place, written, given.quality_tokens, threads)
+        except ConfigError as problem:
+            print(f"no quality report: {problem}", file=sys.stderr)
+        else:
+            report.write(given.output)
+            print(report.text)
+    print(f"{given.output}: {sum(file.stat().st_size for file in given.output.iterdir()) / 2**20:.0f} MiB")
+    return 0
+
+
+def _write_codes(given: Namespace, place: Path, threads: int) -> Path:
+    """Write a compressed-tensors checkpoint. Returns: its folder."""
     if method := open_checkpoint(place).method:
         raise ConfigError(f"{given.model}: the checkpoint is quantized already ({method}); name one of floats")
     checkpoint = open_checkpoint(place, quantization=Asked(given.format, "none"))
@@ -48,13 +78,20 @@ def run(argv: Sequence[str]) -> int:
     if errors.by_matrix:
         worst = errors.by_matrix[errors.worst]
         print(f"weights: relative error {errors.mean:.2%} on average, {worst:.2%} at worst ({errors.worst})")
-    if given.quality_tokens:
-        try:
-            report = measured_quality(checkpoint.folder, given.output, given.quality_tokens, threads)
-        except ConfigError as problem:
-            print(f"no quality report: {problem}", file=sys.stderr)
-        else:
-            report.write(given.output)
-            print(report.text)
-    print(f"{given.output}: {sum(file.stat().st_size for file in given.output.iterdir()) / 2**20:.0f} MiB")
-    return 0
+    return Path(given.output)
+
+
+def _write_gguf(given: Namespace, place: Path, threads: int) -> Path:
+    """Write a .gguf file, with the model's README and licence beside it. Returns: the file."""
+    checkpoint, mixture = float_checkpoint(place), given.format.removeprefix(_GGUF)
+    name = re.sub(r"[-.](I?Q\d\w*|B?F16|F32)$", "", place.stem) if is_gguf(place) else Path(given.model).name
+    path = Path(given.output) / f"{name or place.name}-{mixture}.gguf"
+    own, config = is_gguf(place), checkpoint.config
+    vocabulary = {} if own else gguf_vocabulary(place, config.vocab_size, config.eos_token_ids)
+    writer = GgufWriter(checkpoint, path, mixture, vocabulary, threads)
+    load_weights(checkpoint, writer, checkpoint.folder, Team((), threads), progress=True)
+    if not own:
+        check_vocabulary(place, path, "\n".join(text.read_text("utf-8") for text in sorted(TEXTS.glob("*.txt"))))
+        for file in (file for kind in ("README.md", "LICENSE*", "NOTICE*") for file in place.glob(kind)):
+            shutil.copyfile(file, path.parent / file.name)
+    return path

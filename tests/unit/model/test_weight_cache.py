@@ -87,7 +87,7 @@ def test_calibrated_weights_are_kept_and_made_anew_for_another_text(
     plain = run(DEMO_MODEL, tmp_path, Asked("int4-fast"))
     first = run(DEMO_MODEL, tmp_path, Asked("int4"))
     assert not np.array_equal(first, plain)
-    assert any(line.startswith("int4: calibrated on ") for line in caplog.messages)
+    assert any(line.startswith("weights: calibrated on ") for line in caplog.messages)
     assert len(kept(tmp_path)) == 2
 
     with monkeypatch.context() as patch:
@@ -106,7 +106,7 @@ def test_without_a_tokenizer_weights_are_rounded_plainly_and_the_log_says_so(
 
     calibrated = run(folder, cache, Asked("int4"))
 
-    assert any(line.startswith("int4: rounded without calibration") for line in caplog.messages)
+    assert any(line.startswith("weights: rounded without calibration") for line in caplog.messages)
     assert np.array_equal(calibrated, run(folder, cache, Asked("int4-fast")))
 
 

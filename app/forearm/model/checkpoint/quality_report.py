@@ -14,6 +14,7 @@ from forearm.array_types import Float32Array, Int32Array
 from forearm.model.checkpoint.calibration import BLOCK, WINDOW, tokens_of
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.weights import load_native
+from forearm.model.gguf.gguf import is_gguf
 from forearm.model.quantization.quality import Loss, QualityReport
 from forearm.model.quantization.quantization import Asked
 
@@ -26,9 +27,10 @@ def measured_quality(floats: Path, quantized: Path, tokens: int, threads: int) -
     Both models are in memory at once, the floats in the checkpoint's dtype.
     Raises: ConfigError if a model can't be opened, or has no tokenizer.
     """
+    exact = Asked(activations="float")  # another quantized file may be the truth
     truth = open_checkpoint(floats)
     size = min(WINDOW, tokens, truth.config.max_positions)
-    truth = open_checkpoint(floats, max_model_len=size)
+    truth = open_checkpoint(floats, max_model_len=size, quantization=exact)
     vocabulary = truth.config.vocab_size
     texts = [tokens_of(floats, path.read_text("utf-8"), vocabulary)[:tokens] for path in sorted(TEXTS.glob("*.txt"))]
     windows = [text[i : i + size] for text in texts for i in range(0, len(text) - 1, size)]
@@ -40,7 +42,8 @@ def measured_quality(floats: Path, quantized: Path, tokens: int, threads: int) -
         for window in windows:
             own.add(window, model.log_probabilities(window), mine.log_probabilities(window))
     true = np.concatenate(own.true)
-    return QualityReport(math.exp(float(true.mean())), len(true), compared["int8"].loss, compared["float"].loss)
+    file = quantized.name if is_gguf(quantized) else ""
+    return QualityReport(math.exp(float(true.mean())), len(true), compared["int8"].loss, compared["float"].loss, file)
 
 
 class TextModel:

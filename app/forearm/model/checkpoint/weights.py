@@ -28,7 +28,7 @@ from forearm.model.checkpoint.checkpoint import Checkpoint, Stored, stored_bytes
 from forearm.model.checkpoint.formats import Source, spec_bytes, summary
 from forearm.model.checkpoint.rotated import RotatedWeights
 from forearm.model.checkpoint.rounding_errors import RoundingErrors, RoundingSample, TensorReceiver
-from forearm.model.checkpoint.shards import Files, StoredTensor, widened
+from forearm.model.checkpoint.shards import Files, widened
 from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.checkpoint.weight_cache import (
     cache_file,
@@ -117,7 +117,7 @@ def load_weights(
         try:
             tokens = calibration_tokens(tokenizer, checkpoint.config.vocab_size)
         except ConfigError as problem:
-            log.warning("int4: rounded without calibration, which loses more: %s", problem)
+            log.warning("weights: rounded without calibration, which loses more: %s", problem)
     if tokens is not None:  # the tensors of layers are read twice
         size += sum(stored_bytes(part, stored) for part, stored in checkpoint.sources if part.layer is not None)
     with (
@@ -155,13 +155,16 @@ def _load_calibrated(
             loader.load(one, replace(part, name=name), stored)
 
     embed, table = next(source for source in layers[None] if source[0].name == "embed")
-    assert isinstance(table, StoredTensor)
-    rows = Files().mapping(table.path).rows(table, embed.rows(0, embed.shape[0]))
-    residual = widened(rows[tokens], table.float_dtype)
+    if isinstance(table, CodedMatrix):
+        residual = dequantized(table, table.read(Files(), 0, embed.shape[0]))[tokens]
+    else:
+        residual = widened(
+            Files().mapping(table.path).rows(table, embed.rows(0, embed.shape[0]))[tokens], table.float_dtype
+        )
     for layer, found in enumerate(calibrated_layers(checkpoint.config, residual, load, team)):
         for part, stored in layers[layer]:
             loader.load(target, part, stored, found.get(part.matrix))
-    log.info("int4: calibrated on %d tokens in %.1f s", len(tokens), time.monotonic() - began)
+    log.info("weights: calibrated on %d tokens in %.1f s", len(tokens), time.monotonic() - began)
 
 
 class Loader:
@@ -187,7 +190,7 @@ class Loader:
             else:
                 floats = widened(self._files.mapping(stored.path).rows(stored, own), stored.float_dtype)
             floats = np.ascontiguousarray(floats.T) if part.turned else floats
-            target.load_matrix(part.name, floats, "float32", part.at)
+            target.load_matrix(part.name, floats, "float32", part.at, importance)
             self._bar.update(stored_bytes(part, stored))
         elif isinstance(stored, CodedMatrix):
             assert isinstance(target, RoundingSample | _native.Executor), "a quantized checkpoint is not written again"

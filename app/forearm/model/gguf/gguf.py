@@ -22,10 +22,10 @@ from forearm.model.families.keys import check_regular
 _SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
 _STRING, _ARRAY = 8, 9
-_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}  # as in struct
+NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}  # as in struct
 
 # Tensor types by number: name, values in a block, bytes of a block. Source: ggml.h, enum ggml_type; ggml-common.h.
-_TYPES = {
+TYPES = {
     0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
     7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 36), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110),
     12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292),
@@ -144,19 +144,19 @@ class _Header:
             return self._string()
         if kind == _ARRAY:
             return self._array()
-        if kind not in _NUMBERS:
+        if kind not in NUMBERS:
             raise self._damaged(f"a value of type {kind}")
-        return self._number(_NUMBERS[kind])
+        return self._number(NUMBERS[kind])
 
     def _array(self) -> Any:
         kind = self._number("I")
         if kind == _STRING:
             return self._strings(self._count(8))
-        if kind not in _NUMBERS:
+        if kind not in NUMBERS:
             raise self._damaged(f"an array of type {kind}")
-        size = struct.calcsize(f"<{_NUMBERS[kind]}")
+        size = struct.calcsize(f"<{NUMBERS[kind]}")
         count = self._count(size)
-        return list(struct.unpack(f"<{count}{_NUMBERS[kind]}", self._take(count * size)))
+        return list(struct.unpack(f"<{count}{NUMBERS[kind]}", self._take(count * size)))
 
     def _strings(self, count: int) -> list[str]:
         """Read `count` strings in one loop, for speed: a vocabulary and its merges are half a million of them."""
@@ -178,7 +178,7 @@ class _Header:
         return found
 
     def _stored(self, start: int, name: str, shape: tuple[int, ...], kind: int, offset: int) -> StoredTensor:
-        dtype, values, size = _TYPES.get(kind, (f"type {kind}", 1, 0))
+        dtype, values, size = TYPES.get(kind, (f"type {kind}", 1, 0))
         if not shape or min(shape) < 1 or shape[-1] % values:
             raise self._damaged(f"tensor {name} of shape {list(shape)}, {dtype} in blocks of {values}")
         begin = start + offset

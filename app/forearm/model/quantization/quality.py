@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from forearm.errors import ConfigError
+from forearm.model.gguf.gguf import is_gguf
 
 log = logging.getLogger(__name__)
 
@@ -36,12 +37,16 @@ class Loss:
 
 @dataclass(frozen=True)
 class QualityReport:
-    """The losses of a quantized checkpoint, with int8 and with float activations. perplexity: of the floats."""
+    """The losses of a quantized checkpoint, with int8 and with float activations.
+
+    perplexity: of the floats. file: the name of the .gguf file; empty: the checkpoint is the folder.
+    """
 
     perplexity: float
     predictions: int
     int8_activations: Loss
     float_activations: Loss
+    file: str = ""
 
     @property
     def activations(self) -> str:
@@ -76,25 +81,31 @@ class QualityReport:
         )
 
 
-def read_report(folder: Path) -> QualityReport | None:
-    """Return the report in a model folder; None if there is none. Raises: ConfigError for a file that is none."""
-    path = folder / FILE
+def read_report(place: Path) -> QualityReport | None:
+    """Return the report in a model folder, or beside a .gguf file that it names; None if there is none.
+
+    Raises: ConfigError for a file that is no report.
+    """
+    path = (place.parent if is_gguf(place) else place) / FILE
     if not path.is_file():
         return None
     try:
         values = json.loads(path.read_text())
+        if is_gguf(place) and values.get("file") != place.name:
+            return None
         int8, wide = (
             Loss(**{key: float(one) for key, one in values[name].items()})
             for name in ("int8_activations", "float_activations")
         )
-        return QualityReport(float(values["perplexity"]), int(values["predictions"]), int8, wide)
+        file = str(values.get("file", ""))
+        return QualityReport(float(values["perplexity"]), int(values["predictions"]), int8, wide, file)
     except (ValueError, KeyError, TypeError, AttributeError) as problem:
         raise ConfigError(f"{path} is not a report of forearm quantize ({problem!r}); delete it") from None
 
 
-def log_loss(folder: Path, wide: bool) -> None:
-    """Log what the checkpoint in a folder loses, if it has a report; warn above MOST_RISE. wide: float activations."""
-    report = read_report(folder)
+def log_loss(place: Path, wide: bool) -> None:
+    """Log what a checkpoint loses, if it has a report; warn above MOST_RISE. wide: float activations."""
+    report = read_report(place)
     if report is None:
         return
     loss = report.float_activations if wide else report.int8_activations

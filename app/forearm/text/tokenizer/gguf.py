@@ -40,7 +40,7 @@ class _PreTokenizer:
     composed: bool = False
 
 
-_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _ENGLISH = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA3 = _ENGLISH + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}" + _REST
@@ -81,8 +81,8 @@ _CASED_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _TEKKEN = _CASED % ("", "", "") + _CASED_REST
 _GPT4O = _CASED % (_ENGLISH + "?", _ENGLISH + "?", "{1,3}") + _CASED_REST
 
-_PRE_TOKENIZERS = {
-    **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "exaone4"), _PreTokenizer([_GPT2])),
+PRE_TOKENIZERS = {
+    **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "exaone4"), _PreTokenizer([GPT2])),
     **dict.fromkeys(
         ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
         _PreTokenizer([_LLAMA3], whole=True, bos=True),
@@ -97,7 +97,7 @@ _PRE_TOKENIZERS = {
     **dict.fromkeys(("deepseek-r1-qwen", "stablelm2", "hunyuan", "megrez"), _PreTokenizer([_QWEN2])),
     **dict.fromkeys(
         ("smollm", "refact", "starcoder", "command-r", "codeshell", "exaone", "minerva-7b"),
-        _PreTokenizer([r"\p{N}", _GPT2]),
+        _PreTokenizer([r"\p{N}", GPT2]),
     ),
     "tekken": _PreTokenizer([_TEKKEN], whole=True, bos=True),
     **dict.fromkeys(("gpt-4o", "llama4"), _PreTokenizer([_GPT4O])),
@@ -148,9 +148,9 @@ def _byte_level(keys: Keys, tokens: list[str]) -> tuple[Tokenizer, bool]:
     Words are split by regular expressions, their bytes are written as letters, and merges apply in order.
     """
     name = keys.text("tokenizer.ggml.pre", "default")
-    if name not in _PRE_TOKENIZERS:
-        raise keys.wrong("tokenizer.ggml.pre", f"one of {', '.join(_PRE_TOKENIZERS)}")
-    words = _PRE_TOKENIZERS[name]
+    if name not in PRE_TOKENIZERS:
+        raise keys.wrong("tokenizer.ggml.pre", f"one of {', '.join(PRE_TOKENIZERS)}")
+    words = PRE_TOKENIZERS[name]
     vocabulary = {token: i for i, token in enumerate(tokens)}
     made = Tokenizer(models.BPE(vocab=vocabulary, merges=_merges(keys), ignore_merges=words.whole))
     if words.composed:

@@ -1,0 +1,157 @@
+"""`forearm quantize --format gguf-...`: the file gives the float model's answers within the rounding, to any reader."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf import GGUFReader
+from gguf.quants import dequantize
+from tests.model.cases import CASES, make
+from tests.model.gguf_models import VOCABULARY, gguf_name, restored_rows
+from tests.model.run_native import Run, compute
+
+from forearm import LLM, SamplingParams
+from forearm.cli.main import main
+from forearm.errors import ConfigError
+from forearm.model.checkpoint.calibration import Team
+from forearm.model.checkpoint.weights import load_weights
+from forearm.model.gguf.gguf import read_gguf
+from forearm.model.gguf.gguf_writer import MIXTURES, GgufWriter, float_checkpoint
+from forearm.model.quantization.quality import read_report
+
+CASE = {case.name: case for case in CASES}
+_BIASES = {"attention_bias": True, "mlp_bias": True}
+CASE["llama-biases"] = replace(CASE["llama-gqa"], name="llama-biases", settings=_BIASES)
+# Rows of q and k in another order, biases, one kv head, tied and sharded, factors of angles, norms of heads, no window.
+FAMILIES = (
+    "llama-gqa", "llama-sharded-mqa-tied", "llama-biases", "llama-rope-llama3", "llama-rope-linear", "llama-rope-yarn",
+    "mistral-nemo", "qwen2", "qwen2-yarn", "qwen3",
+)  # fmt: skip
+PARIS = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+def written(floats: Path, path: Path, mixture: str) -> Path:
+    """A file of a model without a tokenizer."""
+    checkpoint = float_checkpoint(floats)
+    writer = GgufWriter(checkpoint, path, mixture, VOCABULARY, threads=2)
+    load_weights(checkpoint, writer, floats, Team((), 2), progress=False)
+    return path
+
+
+def answer(model: Path) -> str:
+    llm = LLM(str(model), max_model_len=64, quantization_activations="float")
+    (found,) = llm.chat(PARIS, SamplingParams(temperature=0.0, max_tokens=20), use_tqdm=False)
+    return str(found.outputs[0].text)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_q8_0_computes_what_the_floats_do(family: str, tmp_path: Path) -> None:
+    case = CASE[family]
+    make(case, tmp_path / "floats")
+
+    path = written(tmp_path / "floats", tmp_path / "made/model.gguf", "Q8_0")
+
+    def run(model: Path) -> np.ndarray:
+        asked = Run(str(model), case.tokens(), 0, "float32", activations="float", max_model_len=case.max_model_len)
+        return compute(asked)[0]
+
+    wanted, found = run(tmp_path / "floats"), run(path)
+    # Q8_0 moves each weight by 0.5 % in the root mean square. Rows in a wrong order change all logits by their size.
+    error = float(np.sqrt(((found - wanted) ** 2).mean() / (wanted**2).mean()))
+    assert 1e-4 < error < 0.05, "nothing was rounded, or more than that has changed"
+
+
+@pytest.mark.parametrize("mixture", MIXTURES)
+def test_another_reader_finds_every_weight_where_transformers_has_it(mixture: str, tmp_path: Path) -> None:
+    case = CASE["llama-biases"]
+    model = make(case, tmp_path / "floats")
+
+    path = written(tmp_path / "floats", tmp_path / "made/model.gguf", mixture)
+
+    found = {tensor.name: tensor for tensor in GGUFReader(path).tensors}
+    heads = {"attn_q": model.config.num_attention_heads, "attn_k": model.config.num_key_value_heads}
+    for name, parameter in model.named_parameters():
+        own = found.pop(gguf_name(name, "llama"))
+        rows = np.asarray(dequantize(own.data, own.tensor_type)).reshape(parameter.shape)
+        turned = heads.get(own.name.split(".")[-2])
+        values, wanted = restored_rows(rows, turned) if turned else rows, parameter.detach().numpy()
+        if wanted.ndim == 1:
+            assert np.array_equal(values, wanted), own.name
+        else:
+            assert np.sqrt(((values - wanted) ** 2).sum() / (wanted**2).sum()) < 0.1, own.name
+    assert not found
+
+
+def types(path: Path) -> dict[str, str]:
+    return {name.removesuffix(".weight"): tensor.dtype for name, tensor in read_gguf(path).tensors.items()}
+
+
+def test_q4_k_m_gives_more_bits_to_half_of_the_sensitive_matrices(tmp_path: Path) -> None:
+    case = CASE["qwen3"]
+    wide = {"hidden_size": 256, "intermediate_size": 96, "num_hidden_layers": 8, "tie_word_embeddings": False}
+    make(replace(case, settings=case.settings | wide), tmp_path / "floats")
+
+    found = types(written(tmp_path / "floats", tmp_path / "made/model.gguf", "Q4_K_M"))
+
+    # Of 8 layers the first eighth, the last, and every third between (llama-quant.cpp, use_more_bits).
+    assert [found[f"blk.{i}.attn_v"] == "Q6_K" for i in range(8)] == [i in (0, 3, 6, 7) for i in range(8)]
+    assert [found[f"blk.{i}.ffn_down"] for i in (0, 1)] == ["Q8_0", "Q5_0"], "96 columns are no K blocks"
+    assert (found["output"], found["token_embd"], found["blk.1.attn_q"]) == ("Q6_K", "Q4_K", "Q4_K")
+    assert (found["blk.0.attn_norm"], found["blk.0.attn_q_norm"]) == ("F32", "F32")
+
+
+def test_the_command_writes_a_file_with_tokenizer_template_and_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "made"
+
+    assert main(["quantize", "-o", str(folder), "--format", "gguf-Q4_K_M", "--quality-tokens", "64"]) == 0
+
+    (path,) = folder.glob("*.gguf")
+    report = read_report(path)
+    assert report is not None
+    assert report.file == path.name
+    assert report.text in (folder / "README.md").read_text()
+    assert 0.005 < report.float_activations.divergence < 0.15, "0.067 as measured"
+    assert answer(path) == "The capital of France is Paris."
+    assert read_report(path.rename(folder / "other.gguf")) is None, "the report is of another file"
+
+
+def test_a_gguf_file_is_rounded_again_with_its_metadata(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    plain = ["--quality-tokens", "0"]
+    assert main(["quantize", "-o", str(first), "--format", "gguf-Q8_0", *plain]) == 0
+    (source,) = first.glob("*.gguf")
+
+    assert main(["quantize", str(source), "-o", str(second), "--format", "gguf-Q5_K_M", *plain]) == 0
+
+    (path,) = second.glob("*.gguf")
+    assert path.name == source.name.replace("Q8_0", "Q5_K_M")
+    before, after = read_gguf(source).metadata, read_gguf(path).metadata
+    assert {key for key in before | after if before.get(key) != after.get(key)} == {"general.file_type"}
+    assert "Q8_0" not in types(path)["blk.0.attn_q"]
+    assert answer(path) == "The capital of France is Paris."
+
+
+def refusal(family: str, tmp_path: Path) -> str:
+    make(CASE[family], tmp_path / "floats")
+    with pytest.raises(ConfigError) as refused:
+        written(tmp_path / "floats", tmp_path / "made/model.gguf", "Q8_0")
+    assert not list(tmp_path.glob("made/*"))
+    return str(refused.value)
+
+
+def test_what_a_file_can_t_say_is_refused(tmp_path: Path) -> None:
+    assert "gemma: GGUF files are written of llama, mistral, qwen2, qwen3" in refusal("gemma", tmp_path / "a")
+    assert "layers of this mistral has no key" in refusal("mistral-window", tmp_path / "b")
+    assert "attention and dense feed-forwards alone" in refusal("qwen3-moe", tmp_path / "c")
+
+
+def test_a_folder_with_files_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+
+    assert main(["quantize", "-o", str(tmp_path), "--format", "gguf-Q8_0"]) == 78
+    assert "has files; name a new folder" in capsys.readouterr().err
