@@ -68,9 +68,9 @@ class Executor:
     """One model in memory, its KV cache, its threads. Calls come from one thread at a time.
 
     config: read through the attributes of model/families/config.py's dataclass.
-    matrices: what families' matrices(config) lists: embed, positions, types, head, layers.{i}.{qkv,o,up,down},
-    layers.{i}.{conv_in,conv_out}, layers.{i}.{mamba_in,mamba_out}, layers.{i}.{delta_in,delta_gates,delta_out},
-    layers.{i}.{latent_in,q_up,k_up,v_up,o},
+    matrices: what families' matrices(config) lists: embed, positions, types, distances, head,
+    layers.{i}.{qkv,o,up,down}, layers.{i}.{conv_in,conv_out}, layers.{i}.{mamba_in,mamba_out},
+    layers.{i}.{delta_in,delta_gates,delta_out}, layers.{i}.{latent_in,q_up,k_up,v_up,o},
     layers.{i}.{router,experts.up,experts.down,shared.up,shared.down}, dense.{i}. formats: of each of these, by name.
     kv_dtype: "float32", "float16", "bfloat16", "int8", "fp8_e4m3" or "fp8_e5m2".
     step_tokens, step_sequences, step_logit_rows: most tokens, sequences and logit rows of one forward().
@@ -125,7 +125,7 @@ class Executor:
         """Pack `data` as rows row .. row + len(data) - 1 of the matrix `name`, in its format: converted, or, where that
         has codes, rounded as kernels.h's RoundTask says (fp8: to nearest).
 
-        name: embed, positions, types, head, layers.{i}.{q,k,v,o,gate,up,down}, dense.{i},
+        name: embed, positions, types, distances, head, layers.{i}.{q,k,v,o,gate,up,down}, dense.{i},
         layers.{i}.conv_{b,c,x,out}, layers.{i}.mamba_{z,xbc,dt,out}, layers.{i}.delta_{q,k,v,z,b,a,out},
         layers.{i}.q_gate, or
         layers.{i}.{router,shared_gate}, layers.{i}.{experts,shared}.{gate,up,down}. The experts' rows follow each

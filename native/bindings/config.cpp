@@ -173,6 +173,10 @@ void read_kinds(const py::object& from, Config& c) {
   c.norm_placement = one_of<NormPlacement>(
       "norm_placement", name("norm_placement"),
       {{"pre", NormPlacement::pre}, {"post", NormPlacement::post}, {"sandwich", NormPlacement::sandwich}});
+  c.distance_bias = one_of<DistanceBiasKind>("distance_bias", name("distance_bias"),
+                                             {{"shared", DistanceBiasKind::shared},
+                                              {"each_layer", DistanceBiasKind::each_layer},
+                                              {"embedded", DistanceBiasKind::embedded}});
   c.qk_norm = one_of<QkNorm>(
       "qk_norm", name("qk_norm"),
       {{"none", QkNorm::none}, {"head", QkNorm::head}, {"each_head", QkNorm::each_head}, {"full", QkNorm::full}});
@@ -237,7 +241,6 @@ Config config_of(const py::object& from, const py::object& matrices) {
   read("token_types", c.token_types);
   read("bidirectional", c.bidirectional);
   read("distance_buckets", c.distance_buckets);
-  c.layers_have_bias = from.attr("distance_bias").cast<std::string>() == "each_layer";
   read("modules", c.modules);
   read("pooled", c.pooled);
   for (const py::handle& dense : from.attr("dense")) c.dense.push_back(dense_of(dense));

@@ -319,6 +319,14 @@ struct DistanceBias {
   int64_t stride() const { return 2 * (reach + 15) + 1; }
 };
 
+// What attention adds to the score of each row, token * group + head of the group, and key, from the key `first` on.
+//   values  [rows][stride], readable, if not meaningful, up to the end of the last pair of blocks; null: none
+struct KeyBias {
+  const float* values = nullptr;
+  int64_t stride = 0;
+  int64_t first = 0;  // a multiple of two blocks
+};
+
 // Attention of one slice's tokens [token_begin, token_end) for one kv head and its `group` query heads, over the paged
 // cache. Token t has position first_position + t; it sees keys j <= its position, or all `keys` keys where that is not
 // 0 (encoders); and |position - j| < window when window > 0.
@@ -357,6 +365,7 @@ struct AttendTask {
   int64_t out_row;  // row of `out` that token 0 has
   void* scratch;
   const float* gate = nullptr;  // strided like q: results are multiplied with its sigmoid; null: they are not
+  KeyBias key_bias{};           // instead of `bias`
 };
 
 // Folds partials[chunk][token][head][2 + cache.value_dim()] of `chunks` chunks in order and writes `out` as attend

@@ -144,6 +144,16 @@ void check_matrices(const Config& c) {
   }
 }
 
+void check_embedded(const Config& c) {
+  const std::vector<int64_t>& buckets = c.distance_buckets;
+  if (buckets.empty() || !std::is_sorted(buckets.rbegin(), buckets.rend()))
+    refuse("embeddings of distances stand in the order of query - key: distance_buckets descend");
+  if (c.heads != c.kv_heads || c.head_dim % 4 != 0 || !c.bidirectional)
+    refuse("embeddings of distances need keys of each head, of a multiple of 4 numbers, and whole prompts");
+  for (size_t i = 0; i < c.layers.size(); ++i)
+    if (!c.layers[i].mixer_as<AttentionKind>()) refuse("embeddings of distances need attention in every layer");
+}
+
 void check_pooling(const Config& c) {
   in_range("token_types", c.token_types, 0, 1024);
   for (const DenseKind& dense : c.dense) {
@@ -249,6 +259,7 @@ void check(const Config& c, const Limits& limits) {
   if (!c.distance_buckets.empty() && c.distance_buckets.size() % 2 == 0)
     refuse("distance_buckets go from -reach to reach, so their number is odd");
   for (const int64_t bucket : c.distance_buckets) in_range("distance_buckets", bucket, 0, kLargest);
+  if (c.distance_embeddings()) check_embedded(c);
   if (c.layer_scalar && !c.norm_after()) refuse("a layer's scalar needs a norm after each half of the layer");
   if (c.per_layer) {
     in_range("width of an embedding of each layer", c.per_layer->width, 1, kLargest);

@@ -198,6 +198,9 @@ struct DenseKind {
   int64_t head = 0;  // layers of one head follow each other; the first of each reads the pooled row
 };
 
+// distance_bias of app/forearm/model/families/config.py.
+enum class DistanceBiasKind { shared, each_layer, embedded };
+
 struct Config {
   int64_t vocab_size, hidden, heads, kv_heads, head_dim, max_positions;
   std::vector<LayerKind> layers;
@@ -209,9 +212,9 @@ struct Config {
   bool bidirectional = false;  // every token attends to the whole prompt
   // The bucket, a row of the bias of attention, of each distance key - query from -reach to reach; empty: no bias.
   std::vector<int64_t> distance_buckets;
-  bool layers_have_bias = false;  // each layer has a bias of its own
-  bool modules = false;           // torch computes the modules, and the executor what they call (modules.h)
-  bool pooled = false;            // no head: a step returns the final norm's outputs; prompts are computed whole
+  DistanceBiasKind distance_bias = DistanceBiasKind::shared;
+  bool modules = false;  // torch computes the modules, and the executor what they call (modules.h)
+  bool pooled = false;   // no head: a step returns the final norm's outputs; prompts are computed whole
   std::vector<DenseKind> dense;
 
   float norm_eps = 1e-6f;
@@ -249,8 +252,9 @@ struct Config {
   // What the mixer of a layer keeps of a sequence; of no floats: it keeps keys and values.
   StateShape state(size_t layer) const;
   bool has_states() const;
-  // Rows of the bias of attention, each with a value for every head.
+  // Rows of the bias of attention, each with a value for every head, or of the embeddings of distances.
   int64_t bias_rows() const;
+  bool distance_embeddings() const { return distance_bias == DistanceBiasKind::embedded; }
   // The latent attention of the model's layers; null: they have none.
   const LatentKind* latent() const;
   // Columns of the embedding of all layers; 0: none.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "model/mixers/distance_embeddings.h"
 #include "model/mixers/gated_delta.h"
 #include "model/partition.h"
 #include "sampling/sampler.h"
@@ -90,8 +91,8 @@ int64_t recurrence_channels(const Config& c) {
   return most;
 }
 
-int64_t mixer_scratch_floats(const Config& c) {
-  int64_t most = 0;
+int64_t mixer_scratch_floats(const Config& c, const Limits& limits) {
+  int64_t most = DistanceEmbeddings::scratch_floats(c, limits);
   for (const LayerKind& layer : c.layers)
     if (const auto* delta = layer.mixer_as<GatedDeltaKind>()) most = std::max(most, GatedDelta::scratch_floats(*delta));
   return most;
@@ -190,7 +191,7 @@ void Scratch::need(const Config& c, const Limits& limits, const std::vector<Matr
   own_row_bytes_ = round_up(std::max(c.hidden, c.per_layer_columns()) * 4, 128);
   own_attend_bytes_ = round_up(kernels().attend_scratch_bytes(padded_head_dim), 128);
   own_sampler_bytes_ = c.pooled ? 0 : round_up(sampler_scratch_bytes(c.vocab_size), 128);
-  own_mixer_bytes_ = round_up(mixer_scratch_floats(c) * 4, 128);
+  own_mixer_bytes_ = round_up(mixer_scratch_floats(c, limits) * 4, 128);
   step_tokens = limits.step_tokens;
   experts = expert_sizes(c, limits.step_tokens);
   own_route_bytes_ = round_up((4 * experts.count + experts.groups) * 4, 128);
@@ -227,6 +228,7 @@ int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int th
   carve_latent(carver, c, limits);
   carve_experts(carver, limits, threads);
   beside_experts = carver.floats(experts.apart ? tokens : 0, c.hidden);
+  distances = carver.take<float>(DistanceEmbeddings::kept_floats(c) * 4);
   for (size_t i = 0; i < c.ropes.size(); ++i) {
     const auto pairs = static_cast<int64_t>(c.ropes[i].inv_freq.size());
     cosines[i] = carver.take<float>(tokens * pairs * 4);

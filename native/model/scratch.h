@@ -130,6 +130,7 @@ class Scratch {
     return static_cast<float*>(mixer_in.data) + row * mixer_in.stride + column;
   }
 
+  float* distances;                    // [DistanceEmbeddings::kept_floats]: kept for all steps
   std::vector<float*> cosines, sines;  // by rope: [step_tokens, rotary_dim / 2]
   int32_t* slots;                      // [step_tokens]
   float* partials;                     // [partial_floats]: attention of one chunk of keys each

@@ -111,6 +111,14 @@ def _rotary(model: str, config: str, **settings: Any) -> EncoderCase:
     return EncoderCase(model.lower(), model, config, settings)
 
 
+def _deberta(model: str, **settings: Any) -> EncoderCase:
+    own = {
+        "relative_attention": True, "share_att_key": True, "norm_rel_ebd": "layer_norm", "pos_att_type": ["p2c", "c2p"],
+        "position_buckets": 16, "position_biased_input": False, "type_vocab_size": 0,
+    }  # fmt: skip
+    return EncoderCase(model.lower(), model, "DebertaV2Config", own | settings)
+
+
 def _t5(projection: str, dense: tuple[int, ...] = (), **settings: Any) -> EncoderCase:
     sizes = {"d_model": 72, "d_kv": 20, "d_ff": 100, "num_layers": 3, "num_heads": 5, "feed_forward_proj": projection}
     own = sizes | {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0} | settings
@@ -149,6 +157,12 @@ ENCODER_CASES: list[EncoderCase] = [
     replace(_rotary("MPNetForMaskedLM", "MPNetConfig", hidden_size=90, max_position_embeddings=610), name="mpnet-long",
             lengths=(600, 45, 300)),
     replace(_rotary("MPNetForSequenceClassification", "MPNetConfig", num_labels=3), pairs=True),
+    _deberta("DebertaV2Model"),
+    replace(_deberta("DebertaV2ForSequenceClassification", num_labels=3), pairs=True),
+    replace(_deberta("DebertaV2Model", position_buckets=-1, max_relative_positions=20, position_biased_input=True,
+                     type_vocab_size=2), name="deberta-clamped", asked="MEAN", pool="mean", lengths=(129, 2, 70)),
+    replace(_deberta("DebertaV2ForMaskedLM", position_buckets=32, max_position_embeddings=610, num_hidden_layers=2),
+            name="deberta-long", lengths=(600, 45, 300)),
     _t5("relu", dense=(50, 72)),
     _t5("gated-gelu"),
     replace(_t5("gated-gelu", num_heads=3), name="mt5", model="MT5EncoderModel", config="MT5Config"),
@@ -182,5 +196,5 @@ ENCODER_HALF_CASES: list[EncoderCase] = [
     replace(case, name=f"{case.name}-{dtype}", dtype=dtype)
     for dtype in ("bfloat16", "float16")
     for case in ENCODER_CASES
-    if case.name in ("bert-pairs-mean", "roberta-classifier", "modernbert-windows", "qwen3-embedding")
+    if case.name in ("bert-pairs-mean", "roberta-classifier", "debertav2model", "modernbert-windows", "qwen3-embedding")
 ]

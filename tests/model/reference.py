@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from tests.model.reference_routes import routes
 
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.shards import Mapping, widened
@@ -130,7 +131,7 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
     kept: Kept = {}
     for i, layer in enumerate(config.layers):
         own = {name.split(".", 2)[2]: w for name, w in weights.items() if name.startswith(f"layers.{i}.")}
-        own |= {name: w for name, w in weights.items() if name == "attention_bias"}
+        own |= {name: w for name, w in weights.items() if name.startswith(("attention_bias", "distance"))}
         normed = norm(config, own, "input_norm", x, rounding)
         x = normed if config.norm_residual == "all" or (config.norm_residual == "first" and i == 0) else x
         y = np.zeros_like(x)
@@ -229,7 +230,9 @@ def attended(
     if config.attention_softcap:
         scores = config.attention_softcap * np.tanh(scores / config.attention_softcap)
     distance = positions[:, None] - positions[None, :]
-    if config.distance_buckets:
+    if config.distance_bias == "embedded":
+        scores = e.around(scores + config.attention_scale * distance_terms(config, w, q, k, distance, e), e.sums, 2)
+    elif config.distance_buckets:
         reach = len(config.distance_buckets) // 2
         buckets = np.array(config.distance_buckets)[np.clip(-distance, -reach, reach) + reach]
         scores = e.around(scores + w["attention_bias"].reshape(-1, config.heads)[buckets].transpose(2, 0, 1), e.sums)
@@ -246,6 +249,24 @@ def attended(
     if e.sums:
         mixed = e.summed(mixed, np.einsum("hqk,khd->qhd", p * p, v * v), len(q))
     return mixed
+
+
+def distance_terms(
+    config: ModelConfig, w: dict[str, Array], q: Array, k: Array, distance: Positions, e: Rounding
+) -> Array:
+    """Products of queries and of keys with embeddings of their distances, [heads, tokens, tokens]."""
+    reach = len(config.distance_buckets) // 2
+    rows = np.array(config.distance_buckets)[np.clip(-distance, -reach, reach) + reach][None]
+    table = norm(config, w, "distance_norm", w["distances"], e)
+    keys, queries = (linear(table, w[n], w.get(f"{n}.bias"), e).reshape(len(table), config.heads, -1) for n in "kq")
+    by_query, by_key = (np.einsum("thd,rhd->htr", a, b) for a, b in ((q, keys), (k, queries)))
+    if e.sums:
+        squares = (np.einsum("thd,rhd->htr", a * a, b * b) for a, b in ((q, keys), (k, queries)))
+        by_query, by_key = (
+            e.summed(y, square, q.shape[-1]) for y, square in zip((by_query, by_key), squares, strict=True)
+        )
+    by_query = np.take_along_axis(by_query, rows, axis=2)
+    return e.around(by_query + np.take_along_axis(by_key, rows.transpose(0, 2, 1), axis=2).transpose(0, 2, 1), e.sums)
 
 
 def latent_attention(
@@ -400,39 +421,6 @@ def experts_apart(config: ModelConfig, own: Experts, w: dict[str, Array], x: Arr
     rows = norm(config, w, "pre_mlp_norm", x, e)
     shared = mlp(own.shared, {name[7:]: w[name] for name in w if name.startswith("shared.")}, rows, e)
     return norm(config, w, "post_experts_norm", y, e) + norm(config, w, "post_shared_norm", shared, e)
-
-
-def routes(own: Experts, logits: Array, correction: Array | None) -> tuple[Positions, Array]:
-    """The experts of each token, best first, and their weights."""
-    exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    softmax = exponentials / exponentials.sum(axis=-1, keepdims=True)
-    if own.score == "sparse_mixer":
-        return sparse_mixer(own, logits)
-    scores = {"softmax": softmax, "sigmoid": 1 / (1 + np.exp(-logits)), "softmax_chosen": softmax}[own.score]
-    choice = scores if correction is None else scores + correction
-    if own.groups > 1:
-        groups = choice.reshape(len(choice), own.groups, -1)
-        sums = np.sort(groups, axis=-1)[:, :, -own.group_best :].sum(axis=-1)
-        worst_kept = np.sort(sums, axis=-1)[:, -own.groups_kept, None]
-        choice = np.where((sums >= worst_kept)[:, :, None], groups, -np.inf).reshape(choice.shape)
-    chosen = np.argsort(-choice, axis=-1, kind="stable")[:, : own.active]
-    weights = np.take_along_axis(scores, chosen, axis=-1)
-    if own.renormalized or own.score == "softmax_chosen":
-        weights = weights / (weights.sum(axis=-1, keepdims=True) + own.sum_epsilon)
-    return chosen, weights * own.scale
-
-
-def sparse_mixer(own: Experts, logits: Array) -> tuple[Positions, Array]:
-    """Phi-3.5-MoE's: each expert's share of those left that are near it. Source: transformers' modeling_phimoe.py."""
-    left, tokens = logits.copy(), np.arange(len(logits))
-    chosen, weights = np.zeros((len(logits), own.active), np.int64), np.zeros((len(logits), own.active))
-    for i in range(own.active):
-        top = left.max(axis=-1, keepdims=True)
-        near = (top - logits) / np.maximum(np.abs(logits), top) <= 2 * own.jitter
-        chosen[:, i] = left.argmax(axis=-1)
-        weights[:, i] = 1 / np.where(near, np.exp(left - top), 0).sum(axis=-1)
-        left[tokens, chosen[:, i]] = -np.inf
-    return chosen, weights
 
 
 def linear(x: Array, w: Array, bias: Array | None, e: Rounding, codes: bool = True) -> Array:

@@ -186,7 +186,7 @@ def test_vectors_of_tokens_are_rows_through_the_dense_layers(name: str, native: 
 
 
 @pytest.mark.parametrize(("quantization", "least"), [("int8", 0.995), ("int4", 0.8)])
-@pytest.mark.parametrize("name", ["bert-pairs-mean", "mpnetmodel", "t5-relu", "t5-gated-gelu"])
+@pytest.mark.parametrize("name", ["bert-pairs-mean", "mpnetmodel", "debertav2model", "t5-relu", "t5-gated-gelu"])
 def test_quantized_weights_turn_a_vector_by_little(
     name: str, quantization: str, least: float, made: dict[str, Made]
 ) -> None:
@@ -202,7 +202,7 @@ def test_quantized_weights_turn_a_vector_by_little(
 
 @pytest.mark.parametrize("quantization", ["none", "int8", "int4"])
 @pytest.mark.parametrize(
-    "name", ["bert-classifier", "modernbert-windows", "qwen3-embedding", "embeddinggemma", "t5-relu"]
+    "name", ["bert-classifier", "deberta-long", "modernbert-windows", "qwen3-embedding", "embeddinggemma", "t5-relu"]
 )
 def test_what_is_said_to_fit_takes_no_more(name: str, quantization: str, made: dict[str, Made]) -> None:
     folder = made[name].folder

@@ -140,8 +140,9 @@ class Cache {
 
 // How the work is divided; nothing of it may show in the result.
 struct Division {
-  int64_t tokens;  // of a task
-  bool chunks;     // each by itself, then merged
+  int64_t tokens;       // of a task
+  bool chunks;          // each by itself, then merged
+  bool by_key = false;  // the bias is given as one of each row and key
 };
 
 void attend_chunks(const Kernels& tier, AttendTask task) {
@@ -158,6 +159,19 @@ void attend_chunks(const Kernels& tier, AttendTask task) {
   tier.merge(merge);
 }
 
+// KeyBias::values of the rows of tokens begin .. end - 1 and a kv head.
+std::vector<float> biases_by_key(const Problem& p, int64_t kv_head, int64_t begin, int64_t end) {
+  std::vector<float> values;
+  const int64_t reach = p.shape.reach;
+  for (int64_t token = begin; token < end; ++token)
+    for (int64_t head = kv_head * p.shape.group; head < (kv_head + 1) * p.shape.group; ++head)
+      for (int64_t key = 0; key < round_up(p.keys(), 2 * kBlockTokens); ++key) {
+        const int64_t distance = std::clamp(key - p.shape.context - token, -reach, reach);
+        values.push_back(key < p.keys() ? p.biases[head * p.bias().stride() + distance + reach + 15] : NAN);
+      }
+  return values;
+}
+
 std::vector<float> attend(const Kernels& tier, const Problem& p, const Cache& cache, Form form, Division division) {
   const Shape& s = p.shape;
   const Rows out(form, s.tokens + 1, p.out_columns());
@@ -168,29 +182,34 @@ std::vector<float> attend(const Kernels& tier, const Problem& p, const Cache& ca
     for (int64_t token = 0; token < s.tokens; token += division.tokens) {
       const int64_t end = std::min(s.tokens, token + division.tokens);
       const int64_t chunks = ((s.both_ways ? p.keys() : s.context + end) - 1) / kChunkTokens + 1;
-      const AttendTask task{cache.cache,
-                            cache.blocks.data(),
-                            p.q.data(),
-                            p.heads() * s.head_dim,
-                            s.head_dim,
-                            head,
-                            s.group,
-                            token,
-                            end,
-                            s.context,
-                            s.window,
-                            s.both_ways ? p.keys() : 0,
-                            p.scale,
-                            s.capped ? kCap : 0.0f,
-                            s.sinks ? p.sinks.data() : nullptr,
-                            p.bias(),
-                            0,
-                            chunks,
-                            nullptr,
-                            out.operand(),
-                            1,
-                            scratch,
-                            p.gate.empty() ? nullptr : p.gate.data()};
+      AttendTask task{cache.cache,
+                      cache.blocks.data(),
+                      p.q.data(),
+                      p.heads() * s.head_dim,
+                      s.head_dim,
+                      head,
+                      s.group,
+                      token,
+                      end,
+                      s.context,
+                      s.window,
+                      s.both_ways ? p.keys() : 0,
+                      p.scale,
+                      s.capped ? kCap : 0.0f,
+                      s.sinks ? p.sinks.data() : nullptr,
+                      p.bias(),
+                      0,
+                      chunks,
+                      nullptr,
+                      out.operand(),
+                      1,
+                      scratch,
+                      p.gate.empty() ? nullptr : p.gate.data()};
+      const std::vector<float> terms = division.by_key ? biases_by_key(p, head, token, end) : std::vector<float>();
+      if (division.by_key) {
+        task.bias = {};
+        task.key_bias = {terms.data(), static_cast<int64_t>(terms.size()) / ((end - token) * s.group), 0};
+      }
       division.chunks ? attend_chunks(tier, task) : tier.attend(task);
     }
   }
@@ -275,6 +294,8 @@ void check_case(Report& report, const Kernels& tier, const Kernels& scalar, cons
   report.same_bits(attend(tier, p, cache, Form::f32_rows, {s.tokens, true}), whole, "attend by chunks, merged");
   report.same_bits(attend(tier, p, cache, Form::f32_rows, {1, false}), whole, "attend token by token");
   report.same_bits(attend(tier, p, cache, Form::f32_rows, {3, true}), whole, "attend by threes and chunks");
+  if (s.reach > 0)
+    report.same_bits(attend(tier, p, cache, Form::f32_rows, {5, true, true}), whole, "attend with a bias by key");
   for (const Form form : {Form::bf16_rows, Form::bf16_pairs, Form::f16_rows}) {
     report.same_bits(attend(tier, p, cache, form, {2, false}), rounded(whole, operand_dtype(form)),
                      "attend to 16 bits");

@@ -27,12 +27,14 @@ Attention::Attention(const Weights& weights, const KvBlocks& kv, Step& step)
     own.qkv = &weights.linear(layer + "qkv", shapes_[shape].at.projected, config_.hidden);
     own.o = &weights.linear(layer + "o", config_.hidden, heads.heads * heads.head_dim);
   }
+  if (config_.distance_embeddings()) distances_.emplace(weights, step);
   finished_ = std::make_unique<std::atomic<int64_t>[]>(
       static_cast<size_t>(Step::kRowBlocksPerThread * step.pool.threads() * most_units));
 }
 
 void Attention::plan() {
   if (biases_.size() < weights_.attention_biases().size()) spread_biases();
+  if (distances_) distances_->project();
   for (LayersOfShape& shape : shapes_) shape.plan.make(step_.batch());
   if (last_plan_) last_plan_->make_for_logits(step_.batch());
 }
@@ -212,10 +214,10 @@ void Attention::attend(StepWalk& w, size_t layer) {
   task.softcap = config_.attention_softcap;
   task.sinks = or_null(weights_.sinks(layer));
   if (!biases_.empty())
-    task.bias = {biases_[config_.layers_have_bias ? layer : 0].data(),
+    task.bias = {biases_[biases_.size() > 1 ? layer : 0].data(),
                  static_cast<int64_t>(config_.distance_buckets.size() / 2)};
   task.out = step_.scratch.mixed.target(layers_[layer].o->matrix);
-  forearm::attend(w, step_, kv_, plan_of(layer), layer, task);
+  forearm::attend(w, step_, kv_, plan_of(layer), layer, task, distances_ ? &*distances_ : nullptr);
 }
 
 }  // namespace forearm

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "model/cache/kv_cache.h"
-#include "model/mixers/attention_plan.h"
+#include "model/mixers/distance_embeddings.h"
 #include "model/step/step.h"
 
 namespace forearm {
@@ -64,6 +64,7 @@ class Attention {
   Step& step_;
   std::vector<LayerMatrices> layers_;
   std::vector<std::vector<float>> biases_;  // DistanceBias::values of all layers or of each; empty: not spread yet
+  std::optional<DistanceEmbeddings> distances_;
   std::vector<LayersOfShape> shapes_;
   std::vector<size_t> shape_of_;                      // by layer: an index into shapes_
   std::optional<AttentionPlan> last_plan_;            // for the last layer, if it attends

@@ -5,8 +5,6 @@
 namespace forearm {
 namespace {
 
-// Tokens of an item: with a group of 6 query heads, each key that is read is used for 192 rows.
-constexpr int64_t kItemTokens = 32;
 // Query heads that a group is cut into at the least where all heads share one key (latent attention): each item turns
 // the keys that it reads into values, which takes as long as about two rows' products.
 constexpr int64_t kItemHeads = 8;

@@ -9,6 +9,9 @@
 
 namespace forearm {
 
+// The most tokens of an item: with a group of 6 query heads, each key that is read is used for 192 rows.
+constexpr int64_t kItemTokens = 32;
+
 // Attention of neighbouring tokens of one sequence, for one kv head.
 struct AttentionItem {
   int64_t row, tokens;     // rows of the step

@@ -18,7 +18,7 @@ void each_slot(const Batch& batch, Range rows, const Visit& visit) {
 }
 
 void attend_piece(int member, const Step& step, const KvBlocks& kv, const AttentionPlan& plan, size_t layer,
-                  AttendTask task, const AttentionWork& work) {
+                  AttendTask task, const AttentionWork& work, const DistanceEmbeddings* distances) {
   const AttentionItem& item = plan.item(work);
   task.cache = kv.layer(static_cast<int64_t>(layer), item.kv_head);
   task.blocks = step.batch().block + item.first_block;
@@ -37,7 +37,14 @@ void attend_piece(int member, const Step& step, const KvBlocks& kv, const Attent
   task.chunk_end = item.chunk_end(task.window);
   task.out_row = item.out_row;
   task.scratch = step.scratch.attend(member);
-  if (!work.split) return step.kernel.attend(task);
+  const auto add_terms = [&] {
+    const Range keys{task.chunk_begin * kChunkTokens, std::min(task.chunk_end * kChunkTokens, item.keys)};
+    if (distances) task.key_bias = distances->terms(member, layer, item, keys);
+  };
+  if (!work.split) {
+    add_terms();
+    return step.kernel.attend(task);
+  }
 
   const int64_t first = task.chunk_begin, chunks = task.chunk_end - first;
   if (work.chunk < first || work.chunk >= task.chunk_end) return;
@@ -46,6 +53,7 @@ void attend_piece(int member, const Step& step, const KvBlocks& kv, const Attent
   task.chunk_begin = work.chunk;
   task.chunk_end = work.chunk + 1;
   task.partials = partials + work.chunk * stride;
+  add_terms();
   step.kernel.attend(task);
   if (!plan.finish_chunk(work, chunks)) return;
   task.partials = partials + first * stride;
@@ -67,11 +75,11 @@ void find_slots(const StepWalk& w, const Step& step, const KvBlocks& kv) {
 }
 
 void attend(StepWalk& w, Step& step, const KvBlocks& kv, const AttentionPlan& plan, size_t layer,
-            const AttendTask& task) {
+            const AttendTask& task, const DistanceEmbeddings* distances) {
   step.hand_out(
       w, [&plan](int rank) { return static_cast<int64_t>(plan.work(rank).size()); },
       [&](int rank, int64_t i) {
-        attend_piece(w.member, step, kv, plan, layer, task, plan.work(rank)[static_cast<size_t>(i)]);
+        attend_piece(w.member, step, kv, plan, layer, task, plan.work(rank)[static_cast<size_t>(i)], distances);
       });
   ++w.phase;
 }

@@ -2,7 +2,7 @@
 // pieces of its plan.
 #pragma once
 #include "model/cache/kv_cache.h"
-#include "model/mixers/attention_plan.h"
+#include "model/mixers/distance_embeddings.h"
 #include "model/step/step.h"
 
 namespace forearm {
@@ -12,8 +12,8 @@ namespace forearm {
 void find_slots(const StepWalk& w, const Step& step, const KvBlocks& kv);
 
 // Attends all pieces of `plan` in one layer, handed out to the team: one phase. `task` has what all pieces share: q and
-// its stride, window, scale, softcap, sinks and out.
+// its stride, window, scale, softcap, sinks and out. distances: adds their terms to the scores; null: none.
 void attend(StepWalk& w, Step& step, const KvBlocks& kv, const AttentionPlan& plan, size_t layer,
-            const AttendTask& task);
+            const AttendTask& task, const DistanceEmbeddings* distances = nullptr);
 
 }  // namespace forearm

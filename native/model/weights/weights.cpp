@@ -43,11 +43,14 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
     if (const auto* mamba = c.layers[i].mamba2()) declare_mamba2(i, *mamba);
     if (const auto* delta = c.layers[i].mixer_as<GatedDeltaKind>()) declare_delta(i, *delta);
   }
-  if (const int64_t values = c.bias_rows() * c.heads; values > 0) {
-    attention_biases_.resize(c.layers_have_bias ? c.layers.size() : 1);
+  if (c.distance_embeddings()) {
+    declare_norm(c, "distance_norm", distance_norm_, c.hidden, c.layer_norm && c.norm_bias);
+  } else if (const int64_t values = c.bias_rows() * c.heads; values > 0) {
+    const bool own = c.distance_bias == DistanceBiasKind::each_layer;
+    attention_biases_.resize(own ? c.layers.size() : 1);
     for (size_t i = 0; i < attention_biases_.size(); ++i)
-      declare_vector((c.layers_have_bias ? "layers." + std::to_string(i) + "." : "") + "attention_bias",
-                     attention_biases_[i], values, {values, {}});
+      declare_vector((own ? "layers." + std::to_string(i) + "." : "") + "attention_bias", attention_biases_[i], values,
+                     {values, {}});
   }
   if (c.final_norm && !c.modules) declare_norm(c, "final_norm", final_norm_, c.hidden, c.layer_norm && c.norm_bias);
   if (c.per_layer) declare_norm(c, "per_layer_norm", per_layer_norm_, c.per_layer->width, false);

@@ -93,6 +93,8 @@ class Weights {
   const std::vector<float>& sinks(size_t layer) const { return sinks_[layer]; }
   // The biases of attention, each [bias_rows][heads]: none, the one of all layers, or one of each.
   const std::vector<std::vector<float>>& attention_biases() const { return attention_biases_; }
+  // The norm of the embeddings of distances, [hidden].
+  const Norm& distance_norm() const { return distance_norm_; }
   const Convolution& convolution(size_t layer) const { return convolutions_[layer]; }
   const Recurrence& recurrence(size_t layer) const { return recurrences_[layer]; }
   const Norm& pooler_norm(size_t i) const { return pooler_norms_[i]; }
@@ -152,7 +154,7 @@ class Weights {
   std::vector<Recurrence> recurrences_;
   std::vector<std::vector<float>> attention_biases_;
   std::vector<Norm> pooler_norms_;
-  Norm final_norm_, per_layer_norm_;
+  Norm final_norm_, per_layer_norm_, distance_norm_;
   std::map<std::string, MatrixRows> matrices_;
   std::map<std::string, VectorValues> vectors_;
   std::vector<Matrix*> shaped_;  // in the order of the region

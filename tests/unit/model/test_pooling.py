@@ -13,13 +13,14 @@ import torch
 from safetensors.numpy import save_file
 from tests.unit.model.published_encoders import ENCODERS, GTE, MODULES, NOMIC, NOMIC_OF_TRANSFORMERS
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoModelForTextEncoding
+from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.names import parts
 from forearm.model.checkpoint.unread import unread_names
-from forearm.model.families.bert_like import distance_buckets
+from forearm.model.families.bert_like import distance_buckets, embedded_distances
 from forearm.model.families.config import Dense
 from forearm.model.families.families import read_config
 from forearm.model.pooling.pooled_checkpoint import with_pooling
@@ -61,7 +62,7 @@ def plan(folder: Path, **asked: Any) -> PoolingPlan:
 def test_every_tensor_of_a_published_encoder_is_where_transformers_has_it(name: str, tmp_path: Path) -> None:
     write(tmp_path, {"torch_dtype": "float32", **ENCODERS[name]})
     config = AutoConfig.from_pretrained(tmp_path)
-    kind = AutoModelForSequenceClassification if "Sequence" in ENCODERS[name]["architectures"][0] else AutoModel
+    kind = AutoModelForSequenceClassification if "Sequence" in str(config.architectures) else AutoModel
     kind = AutoModelForTextEncoding if config.model_type == "t5" else kind
     with torch.device("meta"):
         theirs = kind.from_config(config)
@@ -100,6 +101,29 @@ def test_the_published_config_of_nomic_embed_is_transformers_one_of_its_trained_
     np.testing.assert_array_equal(ours.inv_freq, angles.inv_freq)
     assert replace(published, ropes=()) == replace(theirs, ropes=())
     assert published.max_positions == 2048
+
+
+@pytest.mark.parametrize(("span", "reach"), [(256, 512), (16, 130), (32, 610), (256, 100), (-1, 20), (-1, 512)])
+def test_distances_have_the_embeddings_that_transformers_gives_them(span: int, reach: int) -> None:
+    distance = torch.arange(-reach, reach + 1)  # key - query
+    span_of = span if span > 0 else reach
+    found = make_log_bucket_position(-distance, span, reach).long() if span > 0 else -distance
+
+    theirs = torch.clamp(found + span_of, 0, 2 * span_of - 1).tolist()
+
+    assert list(embedded_distances(span, reach)) == theirs
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("conv_kernel_size", 3), ("share_att_key", False), ("relative_attention", False), ("norm_rel_ebd", "none"),
+        ("pos_att_type", ["c2p"]), ("embedding_size", 128), ("position_buckets", 2), ("max_relative_positions", 1),
+    ],
+)  # fmt: skip
+def test_a_deberta_of_another_shape_is_refused(key: str, value: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"{key} = "):
+        read_config(write(tmp_path, {"torch_dtype": "float32", **ENCODERS["deberta-v3-base"], key: value}), pooled=True)
 
 
 @pytest.mark.parametrize(("key", "value"), [("qkv_proj_bias", True), ("prenorm", True), ("num_experts", 8)])

@@ -62,7 +62,10 @@ _CARRIED = (
     "attn_rot_embd.weight",
 )
 # Heads for pretraining, which a pooling model does not compute; and T5's decoder and second name of the embedding.
-_NOT_POOLED = ("cls.", "lm_head.", "pooler.dense.", "head.", "decoder.", "vocab_", "encoder.embed_tokens.")
+_NOT_POOLED = (
+    "cls.", "lm_head.", "pooler.dense.", "head.", "decoder.", "vocab_", "encoder.embed_tokens.",
+    "lm_predictions.", "mask_predictions.",
+)  # fmt: skip
 _TIED = ("lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight")
 _OF_KEYS_AND_VALUES = ("k_proj.", "v_proj.", "k_norm.", "v_norm.")  # stored for layers that share those of others
 _SHOWN = 5

@@ -77,7 +77,10 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
 
 
 def _distances(config: ModelConfig, prefix: str, names: Mapping[str, str]) -> Iterator[TensorPart]:
-    """Yield the tables of the bias of attention by distance: one of all layers, or each layer's own."""
+    """Yield the tables of the bias of attention by distance, or the norm of embeddings of distances."""
+    if config.distance_bias == "embedded":
+        yield from norm_vectors("distance_norm", f"{prefix}{names['distance_norm']}", config.hidden, bias=True)
+        return
     each = [(f"layers.{i}.", f"{prefix}{names['layers']}.{i}.") for i in range(len(config.layers))]
     for own, at in each if config.distance_bias == "each_layer" else [("", prefix)]:
         if config.distance_buckets:

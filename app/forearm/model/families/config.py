@@ -247,9 +247,10 @@ class ModelConfig:
     token_types: int = 0  # rows of the token type embedding (BERT)
     bidirectional: bool = False  # every token attends to the whole prompt; windows reach to both sides
     # Attention adds a bias to each score, one value for a bucket of distances and a head: the bucket of each distance
-    # key - query from -reach to reach, those beyond it as these (bert_like.py); (): no bias.
+    # key - query from -reach to reach, those beyond it as these (bert_like.py); (): no bias. each_layer: by a table of
+    # its own (umT5). embedded: products of query and key with the bucket's embedding, projected as they are (DeBERTa).
     distance_buckets: tuple[int, ...] = ()
-    distance_bias: Literal["shared", "each_layer"] = "shared"  # one table, or one of each layer (umT5)
+    distance_bias: Literal["shared", "each_layer", "embedded"] = "shared"
     norm_eps: float = 1e-6
     layer_norm: bool = False  # LayerNorm instead of RMSNorm
     norm_bias: bool = True  # of LayerNorm
@@ -297,8 +298,7 @@ class ModelConfig:
     bos_token_id: int | None = None
     # Names of tensors that differ from Llama's, for all layers or for a single one: see names.py. "[i]" after a name:
     # the part is the i-th of equal ones in that tensor. "[first:rows:step]": the part's rows lie in pieces of `rows`
-    # rows, the first at row `first` and each `step` rows after the one before. More for tensors of experts: names.py,
-    # _PLACE.
+    # rows, the first at row `first` and each `step` rows after the one before. Of experts: names.py, _PLACE.
     names: dict[str, str] = field(default_factory=dict)
 
     def heads_of(self, mixer: Attention | LatentAttention) -> tuple[int, int]:

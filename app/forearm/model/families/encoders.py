@@ -159,6 +159,7 @@ ENCODERS: dict[str, Callable[[FamilyInputs], ModelConfig]] = {
     "new": bert_like.gte,  # the name in files with code of their own
     "jina_embeddings_v3": bert_like.jina_v3,
     "mpnet": bert_like.mpnet,
+    "deberta-v2": bert_like.deberta_v2,
     "t5": t5,
     "mt5": mt5,
     "umt5": umt5,

@@ -81,11 +81,12 @@ def matrices(config: ModelConfig) -> list[MatrixSpec]:
         return [_single(one.name, one.name, one.rows, one.k, "mixer_in", one.bias) for one in config.linears]
     width = config.hidden
     found = [_single("embed", "embed_tokens", config.vocab_size, width, "embedding")]
-    if config.learned_positions:
-        rows = config.max_positions + config.position_offset
-        found.append(_single("positions", "embed_positions", rows, width, "table"))
-    if config.token_types:
-        found.append(_single("types", "token_type_embeddings", config.token_types, width, "table"))
+    tables = (
+        ("positions", "embed_positions", config.learned_positions * (config.max_positions + config.position_offset)),
+        ("types", "token_type_embeddings", config.token_types),
+        ("distances", "rel_embeddings", max(config.distance_buckets) + 1 if config.distance_bias == "embedded" else 0),
+    )
+    found += [_single(name, stored, rows, width, "table") for name, stored, rows in tables if rows]
     if not config.tied_head:
         found.append(_single("head", "lm_head", config.vocab_size, width, "head", config.head_bias))
     if config.per_layer:

@@ -108,6 +108,7 @@ _IGNORED = {
     "moe_shared_expert_overlap", "mtp_layers_block_type", "mtp_hybrid_override_pattern",
     "dense_act_fn", "dropout_rate", "initializer_factor", "is_gated_act", "num_decoder_layers",  # T5's
     "scale_decoder_outputs",
+    "cls_dropout", "pooler_dropout", "pooler_hidden_act",  # DeBERTa's
 }  # fmt: skip
 
 

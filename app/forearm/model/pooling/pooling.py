@@ -215,15 +215,19 @@ def _classifier(keys: Keys) -> PoolingPlan:
     hidden, count = keys.integer("dim" if model_type == "distilbert" else "hidden_size"), len(labels)
     pool: Pool = "cls"
     dense: tuple[Dense, ...]
+    act: DenseActivation
     if model_type in ("bert", "nomic_bert", "gte", "new"):
         dense = (Dense(hidden, f"{model_type}.pooler.dense", activation="tanh"), Dense(count, "classifier"))
     elif model_type == "distilbert":
         dense = (Dense(hidden, "pre_classifier", activation="relu"), Dense(count, "classifier"))
     elif model_type in ("roberta", "xlm-roberta", "jina_embeddings_v3", "mpnet"):
         dense = (Dense(hidden, "classifier.dense", activation="tanh"), Dense(count, "classifier.out_proj"))
+    elif model_type == "deberta-v2":
+        act = ACTIVATIONS[keys.text("pooler_hidden_act", "gelu")]
+        dense = (Dense(hidden, "pooler.dense", activation=act), Dense(count, "classifier"))
     elif model_type == "modernbert":
         pool = "mean" if keys.text("classifier_pooling", "cls") == "mean" else "cls"
-        act: DenseActivation = ACTIVATIONS[keys.text("classifier_activation", "gelu")]
+        act = ACTIVATIONS[keys.text("classifier_activation", "gelu")]
         bias = keys.flag("classifier_bias")
         dense = (Dense(hidden, "head.dense", bias, act, "head.norm"), Dense(count, "classifier"))
     else:

@@ -94,7 +94,7 @@ inline void lay_out(AttendRows& all, Form form, int64_t first, int64_t rows, int
     t.rows = end - begin;
     t.units = (t.rows + unit_rows - 1) / unit_rows;
     t.softcap = task.softcap;
-    t.reach = task.bias.reach;
+    t.reach = task.key_bias.values ? INT32_MAX : task.bias.reach;
     t.q = {take(most * dim), dim, form};
     t.weights = {take(most * kPairKeys), kPairKeys, form};
     t.scores = scores;
@@ -122,7 +122,10 @@ inline void gather_queries(const AttendTask& task, AttendTile& t, int64_t unit_r
   for (int64_t r = 0; r < t.rows; ++r) {
     const int64_t token = token_of(task, t, r), position = task.first_position + token;
     t.position[r] = position;
-    t.bias[r] = task.bias.values ? task.bias.values + head_of(task, t, r) * task.bias.stride() + t.reach + 15 : nullptr;
+    t.bias[r] = nullptr;
+    if (task.bias.values) t.bias[r] = task.bias.values + head_of(task, t, r) * task.bias.stride() + t.reach + 15;
+    if (task.key_bias.values)
+      t.bias[r] = task.key_bias.values + (t.first + r) * task.key_bias.stride + (position - task.key_bias.first);
     t.end[r] = end_of_keys(task, position);
     t.begin[r] = task.window > 0 && position >= task.window ? position - task.window + 1 : 0;
     clear(t.total[r].values, t.value_dim);
