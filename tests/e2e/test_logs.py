@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import httpx
-from tests.e2e.served import free_port, is_ready, series, serve, stop, wait_until
+from tests.e2e.served import free_port, stop, wait_until
 
 
 def test_a_log_that_nobody_reads_stops_nothing_and_says_what_it_has_dropped(tmp_path: Path) -> None:
@@ -52,17 +51,3 @@ def take(reading: int, said: bytearray) -> bool:
     with contextlib.suppress(BlockingIOError):
         said += os.read(reading, 1 << 20)
     return False
-
-
-def test_a_server_out_of_descriptors_says_so_at_once_and_serves_on(tmp_path: Path) -> None:
-    limited = ["prlimit", "--nofile=96:96"]
-    with serve(tmp_path, "--api-server-count", "1", within=limited) as served, contextlib.ExitStack() as stack:
-        address = ("127.0.0.1", int(served.url.rpartition(":")[2]))
-        for _ in range(100):
-            stack.enter_context(socket.create_connection(address, timeout=10))
-        wait_until(lambda: "no connection can be accepted" in served.log.read_text(), 20, served.log.read_text)
-        stack.close()
-        wait_until(lambda: is_ready(served), 20, served.log.read_text)
-        assert served.chat(max_tokens=3).status_code == 200
-        values = series(served.http.get("/metrics").text)
-        assert values["forearm:out_of_descriptors_seconds_total"] >= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,20 @@ async def test_an_engine_hangs_when_three_looks_in_a_row_say_so(
 
     assert found.startswith(said)
     assert bool(found) == bool(said)
+
+
+async def test_an_engine_that_serve_has_no_descriptor_to_ask_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[str] = []
+
+    async def fail(path: str) -> None:
+        looks.append(path)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(asyncio, "open_unix_connection", fail)
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(engine_hangs("engine", 0.03, 10), 0.3)
+
+    assert len(looks) > 3, "it goes on looking"
 
 
 async def test_a_process_whose_state_cannot_be_read_is_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

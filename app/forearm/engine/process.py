@@ -21,6 +21,7 @@ from pathlib import Path
 from forearm import log as logs
 from forearm.config.engine_config import EngineConfig
 from forearm.config.settings import from_json, to_json
+from forearm.descriptors import report, watch_descriptors
 from forearm.engine.host.client_memory import inbox_bytes
 from forearm.engine.host.split_engines import memory_of
 from forearm.engine.server import EngineServer
@@ -85,7 +86,11 @@ async def _serve(server: EngineServer, config: EngineConfig, outdated: threading
     run_folder = str(Path(config.socket).parent)
     here.add_signal_handler(signal.SIGHUP, logs.follow, run_folder)
     logs.follow(run_folder)  # the level may have changed before this start
-    tasks = [asyncio.create_task(_end_outdated(server, config, outdated))]
+    here.set_exception_handler(report)
+    tasks = [
+        asyncio.create_task(_end_outdated(server, config, outdated)),
+        asyncio.create_task(watch_descriptors("no worker can connect to this engine")),
+    ]
     if config.log_stats:
         tasks.append(asyncio.create_task(server.log_figures(config.log_stats_interval_s)))
     try:

@@ -28,6 +28,7 @@ from forearm.config.configs import Configs
 from forearm.config.engine_config import EngineConfig
 from forearm.config.settings import to_json
 from forearm.config.speculative import drafting_asked
+from forearm.descriptors import raise_limit, watch_descriptors
 from forearm.engine.host import placement
 from forearm.engine.host.client_memory import portion
 from forearm.engine.host.instructions import instructions
@@ -64,6 +65,7 @@ def serve(configs: Configs, notes: Sequence[str]) -> int:
     logs.set_up(configs.serve, "serve")
     for note in notes:
         log.info("%s", note)
+    raise_limit()
     check_tls(configs.api)
     if warning := unprotected(configs.api):
         log.warning("%s", warning)
@@ -228,7 +230,8 @@ async def watch(engines: Sequence[Child], api: Child, configs: Configs, run_path
     loop.add_signal_handler(signal.SIGUSR2, change_level, run_path, configs.serve.logging_level, engines, api)
     ready_timeout_s = configs.serve.engine_ready_timeout_s
     kept = [asyncio.create_task(keep(child, ready_timeout_s)) for child in (*engines, api)]
-    others = [asyncio.create_task(stop.wait()), asyncio.create_task(say_ready(engines, api, configs.api))]
+    watching = watch_descriptors("no process can be watched or started again")
+    others = [asyncio.create_task(one) for one in (stop.wait(), say_ready(engines, api, configs.api), watching)]
     try:
         await asyncio.wait([*kept, others[0]], return_when=asyncio.FIRST_COMPLETED)
         failed = [task.result() for task in kept if task.done()]

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from forearm import wire
+from forearm.descriptors import SHORT
 
 # One failed look is no proof: the whole machine or container may have been paused.
 LOOKS = 3
@@ -29,8 +30,9 @@ async def engine_hangs(socket: str, answer_s: float, step_s: float) -> str:
         next_look = time.monotonic() + answer_s / LOOKS
         try:
             state = await asyncio.wait_for(_state(socket), answer_s / LOOKS)
-        except (OSError, EOFError, ValueError, msgspec.MsgspecError, asyncio.TimeoutError):
-            silent += 1
+        except (OSError, EOFError, ValueError, msgspec.MsgspecError, asyncio.TimeoutError) as error:
+            if getattr(error, "errno", None) not in SHORT:  # else serve itself had nothing to ask with
+                silent += 1
         else:
             silent = 0
             slow = slow + 1 if state.last_step_age_s > step_s else 0

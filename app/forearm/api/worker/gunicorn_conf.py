@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import math
 import os
-import resource
 import shutil
 import signal
 from pathlib import Path
@@ -29,9 +28,6 @@ _config = from_json(ApiConfig, _path.read_text(encoding="utf-8"))
 _metrics = _path.parent / METRICS_FOLDER
 _metrics.mkdir(exist_ok=True)
 set_up(_config, "api")
-# Every stream is a file descriptor; the usual soft limit of 1024 exists for select(), which is not used here.
-_, _most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
-resource.setrlimit(resource.RLIMIT_NOFILE, (_most_files, _most_files))
 
 wsgi_app = "forearm.api.app:worker_app()"
 worker_class = "forearm.api.worker.worker.Worker"

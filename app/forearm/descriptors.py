@@ -1,0 +1,75 @@
+"""File descriptors of a process: the limit at start, and a line in the log while none is left."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import resource
+import time
+from typing import Any
+
+from forearm.errors import ConfigError
+
+# A server of one worker and the demo model starts with 28; connections and files of larger models come on top.
+LEAST = 64
+# Errors of a process or machine that has nothing left to open something with: no fault of what was to be opened.
+SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+CHECK_S = 1.0
+_REPEAT_S = 60.0
+_REMEDY = "raise the limit (`ulimit -Hn`, LimitNOFILE=, docker run --ulimit nofile=)"
+
+log = logging.getLogger(__name__)
+
+
+def raise_limit() -> None:
+    """Raise the soft limit of open files to the hard one, for this process and its children: every stream is a file.
+
+    The usual soft limit of 1024 exists for select(), which is not used here. Raises: ConfigError for fewer than LEAST.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= most < LEAST:
+        raise ConfigError(f"{most} open files are allowed, at least {LEAST} are needed: {_REMEDY}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+class DescriptorWatch:
+    """Looks for a free descriptor and logs once a minute what the process cannot do without one, and once its end."""
+
+    def __init__(self, impossible: str) -> None:
+        self._impossible = impossible
+        self._said_s: float | None = None
+
+    def short(self) -> bool:
+        """Return whether no descriptor is free."""
+        try:
+            os.close(os.dup(0))
+        except OSError as error:
+            if self._said_s is None or time.monotonic() - self._said_s >= _REPEAT_S:
+                self._said_s = time.monotonic()
+                most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+                log.error("%s: %s (limit %d): %s", self._impossible, error.strerror, most, _REMEDY)
+            return error.errno in SHORT
+        if self._said_s is not None:
+            log.info("file descriptors are free again")
+            self._said_s = None
+        return False
+
+
+async def watch_descriptors(impossible: str) -> None:
+    """Watch until the task is cancelled."""
+    watch = DescriptorWatch(impossible)
+    while True:
+        await asyncio.sleep(CHECK_S)
+        watch.short()
+
+
+def report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what failed in an event loop: not that a connection waits for a descriptor, which a DescriptorWatch tells.
+
+    asyncio of Python 3.11 says that for each place of the backlog, a hundred tracebacks a second.
+    """
+    error = context.get("exception")
+    if not (isinstance(error, OSError) and error.errno in SHORT and "accept" in context["message"]):
+        loop.default_exception_handler(context)
