@@ -8,7 +8,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pytest
-from pydantic import AfterValidator, BaseModel, StringConstraints
+from pydantic import AfterValidator, BaseModel, Field, StringConstraints
 from pydantic.fields import FieldInfo
 from tests.api.server import Server
 
@@ -50,8 +50,19 @@ def unbounded(kind: Any, constraints: tuple[Any, ...] = ()) -> Iterator[str]:
             yield "dict"
         elif parts[1] is not Any:
             yield from (*unbounded(parts[0]), *unbounded(parts[1]))
-    elif not (origin is Literal or kind in (bool, int, float, NoneType) or issubclass(kind, BaseModel)):
+    elif kind is int:
+        if not (
+            any(has_limit(one, "ge", "gt") for one in constraints)
+            and any(has_limit(one, "le", "lt") for one in constraints)
+        ):
+            yield "int"
+    elif not (origin is Literal or kind in (bool, float, NoneType) or issubclass(kind, BaseModel)):
         yield str(kind)
+
+
+def has_limit(constraint: Any, *names: str) -> bool:
+    inner = constraint.metadata if isinstance(constraint, FieldInfo) else [constraint]
+    return any(getattr(one, name, None) is not None for one in inner for name in names)
 
 
 def has_length(constraint: Any) -> bool:
@@ -73,7 +84,11 @@ def test_the_walk_finds_what_has_no_bound() -> None:
     assert list(unbounded(request_bodies.Some[text])) == []
     assert list(unbounded(request_bodies.JsonObject)) == []
 
+    assert list(unbounded(request_bodies.Int64 | None)) == []
+
     assert list(unbounded(str)) == ["str"]
+    assert list(unbounded(int | None)) == ["int"]
+    assert list(unbounded(Annotated[int, Field(ge=0)])) == ["int"]
     assert list(unbounded(request_bodies.Some[str])) == ["str"]
     assert "list" in list(unbounded(list[text]))
     assert list(unbounded(dict[str, Any] | None)) == ["dict"]
@@ -134,6 +149,8 @@ def test_more_structure_than_can_be_parsed_in_time_is_refused(content: str, said
         ("chat/completions", {"bad_words": ["x" * 257]}, "bad_words", "and it has 257"),
         ("chat/completions", {"bad_words": ["x"] * 129}, "bad_words", "has 129 bad words; the limit is 128"),
         ("chat/completions", {"stop": ["x"] * 10_001}, "stop", "10000"),
+        ("chat/completions", {"n": -(1 << 63) - 1}, "n", "greater than or equal to -9223372036854775808"),
+        ("completions", {"n": 1 << 63}, "n", "less than or equal to 9223372036854775807"),
         ("chat/completions", {"model": "m" * 1025}, "model", "1025"),
         ("chat/completions", {"tools": [{"a": "x" * MOST_CHARACTERS}]}, "tools", str(MOST_CHARACTERS)),
         ("chat/completions", {"chat_template_kwargs": {"a": [0] * 50_000}}, "chat_template_kwargs", "as JSON"),

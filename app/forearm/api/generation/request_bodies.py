@@ -131,7 +131,7 @@ class GenerationBody(Body):
     """Fields that chats and completions share. None: the model's default, else that of SamplingParams."""
 
     model: Name | None = None
-    n: int | None = None
+    n: Int64 | None = None
     temperature: Annotated[FiniteFloat, Field(ge=0, le=2)] | None = None
     top_p: FiniteFloat | None = None
     top_k: Int64 | None = None
@@ -157,8 +157,8 @@ class GenerationBody(Body):
     length_penalty: Annotated[FiniteFloat, Field(ge=-10, le=10)] = 1.0  # of beams
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    stream_interval: Annotated[int, Field(ge=1)] = 1  # tokens of a choice in one chunk
-    truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
+    stream_interval: Annotated[Int64, Field(ge=1)] = 1  # tokens of a choice in one chunk
+    truncate_prompt_tokens: Annotated[Int64, Field(ge=-1)] | None = None
     truncation_side: Literal["left", "right"] | None = None
     priority: Int64 = 0
     request_id: Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[!-~]+$")] | None = None
@@ -258,7 +258,7 @@ class CompletionRequest(GenerationBody):
     logprobs: LogprobCount | None = None
     echo: bool = False
     suffix: PromptText | None = None
-    best_of: int | None = None
+    best_of: Int64 | None = None
     add_special_tokens: bool = True
 
     @property

@@ -21,8 +21,8 @@ from forearm.api.generation.request_bodies import (
 
 EncodingFormat = Literal["float", "base64", "bytes", "bytes_only"]
 PairTexts = PromptText | Many[PromptText]
-Cut = Annotated[int, Field(ge=-1)]
-Count = Annotated[int, Field(ge=0)]
+Cut = Annotated[Int64, Field(ge=-1)]
+Count = Annotated[Int64, Field(ge=0)]
 
 
 class PoolingFields(Body):
@@ -60,7 +60,7 @@ class VectorFields(InputFields):
     """Fields for the encoding of vectors."""
 
     encoding_format: EncodingFormat = "float"
-    dimensions: Annotated[int, Field(ge=1)] | None = None
+    dimensions: Annotated[Int64, Field(ge=1)] | None = None
     embed_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     endianness: Literal["native", "big", "little"] = "native"
 
