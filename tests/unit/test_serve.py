@@ -274,8 +274,23 @@ async def test_a_child_runs_on_the_cores_planned(tmp_path: Path) -> None:
     await bound.end(timeout_s=5)
 
 
-def test_the_supervisor_starts_without_numpy() -> None:
-    """The API's process waits for the supervisor's imports: numpy would take a third of their time."""
-    program = "import sys, forearm.supervisor.supervisor; sys.exit('numpy' in sys.modules)"
+@pytest.mark.parametrize(
+    ("program", "unused"),
+    [
+        ("import forearm.supervisor.supervisor", ("numpy", "msgspec", "zipfile", "huggingface_hub", "httpx")),
+        (
+            "import forearm.api.worker.worker\n"
+            "from forearm.api.app import create_app\n"
+            "from forearm.config.api_config import ApiConfig\n"
+            "from forearm.model.checkpoint.hub import find_model\n"
+            "create_app(ApiConfig(model_folder=str(find_model('')), engine_sockets=('engine.sock',)))",
+            ("numpy", "transformers", "huggingface_hub", "httpx"),
+        ),
+    ],
+    ids=["supervisor", "API"],
+)
+def test_a_start_imports_nothing_that_a_first_answer_does_not_use(program: str, unused: tuple[str, ...]) -> None:
+    """The first answer waits for the supervisor's imports, and then for those of the API's process."""
+    program += f"\nimport sys\nprint([name for name in {unused} if name in sys.modules])"
 
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "[]\n"

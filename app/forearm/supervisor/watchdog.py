@@ -7,11 +7,12 @@ import contextlib
 import logging
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from forearm import wire
 from forearm.descriptors import SHORT
+
+if TYPE_CHECKING:
+    from forearm import wire
 
 # One failed look is no proof: the whole machine or container may have been paused.
 LOOKS = 3
@@ -25,6 +26,8 @@ async def engine_hangs(socket: str, answer_s: float, step_s: float) -> str:
 
     Returns: a description of how it hangs.
     """
+    import msgspec  # here and below: the engines start before the supervisor reads this
+
     silent = slow = 0
     while silent < LOOKS and slow < LOOKS:
         next_look = time.monotonic() + answer_s / LOOKS
@@ -44,6 +47,8 @@ async def engine_hangs(socket: str, answer_s: float, step_s: float) -> str:
 
 async def _state(socket: str) -> wire.State:
     """Read the state that an engine sends to every new connection."""
+    from forearm import wire
+
     reader, writer = await asyncio.open_unix_connection(socket)
     try:
         length = wire.body_length(await reader.readexactly(_HEAD_BYTES))

@@ -5,18 +5,20 @@ from __future__ import annotations
 import base64
 import json
 import sys
+from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 from starlette.responses import Response
 
 from forearm.api.pooling.pooled import PooledOutputs
 from forearm.api.pooling.request_bodies import VectorFields
 from forearm.api.pooling.response_bodies import Vector
 
+if TYPE_CHECKING:
+    from forearm.array_types import Float32Array
 
-def written(vector: npt.NDArray[np.float32], body: VectorFields) -> Vector:
+
+def written(vector: Float32Array, body: VectorFields) -> Vector:
     """Return one vector for JSON: floats, or the base64 of its bytes."""
     if body.encoding_format == "float":
         floats: Vector = vector.tolist()
@@ -24,13 +26,15 @@ def written(vector: npt.NDArray[np.float32], body: VectorFields) -> Vector:
     return base64.b64encode(raw(vector, body)).decode()
 
 
-def raw(vector: npt.NDArray[np.float32], body: VectorFields) -> bytes:
+def raw(vector: Float32Array, body: VectorFields) -> bytes:
     """Return the numbers as bytes. bfloat16 is the upper half of a float32, rounded to nearest, ties to even."""
     order = "<" if body.endianness == "little" or (body.endianness == "native" and sys.byteorder == "little") else ">"
     if body.embed_dtype == "float32":
         return vector.astype(f"{order}f4").tobytes()
     if body.embed_dtype == "float16":
         return vector.astype(f"{order}f2").tobytes()
+    import numpy as np
+
     bits = np.ascontiguousarray(vector, np.float32).view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     return rounded.astype(f"{order}u2").tobytes()

@@ -7,10 +7,8 @@ import time
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
-import numpy.typing as npt
 from fastapi import Request
 
 from forearm import wire
@@ -30,11 +28,12 @@ from forearm.errors import InvalidRequest
 from forearm.model.pooling.pooling import PoolingPlan, Task
 from forearm.text.tokenizer.text_pairs import KeptEnd
 
+if TYPE_CHECKING:
+    from forearm.array_types import Float32Array
+
 MAX_INPUTS = 2048  # OpenAI's limit
 _AT_ONCE = 20_000  # characters that are tokenized on the event loop's thread: some ms
 _LONGEST_CUT = 8  # a text to be cut is tokenized up to this multiple of its limit first, its rest only if needed
-
-Vector32 = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class PooledOutputs:
     """The pooled outputs of a request's texts: float32 [columns] each, [tokens, columns] or [tokens]."""
 
     head: PoolingHeading
-    vectors: list[Vector32]
+    vectors: list[Float32Array]
 
 
 def keep_of(body: PoolingFields) -> KeptEnd:
@@ -230,6 +229,8 @@ class ServingPooling:
 Pooling = Annotated[ServingPooling, service("pooling")]
 
 
-def _array(one: wire.Embedded, task: Task) -> Vector32:
+def _array(one: wire.Embedded, task: Task) -> Float32Array:
+    import numpy as np
+
     flat = np.frombuffer(one.vector, "<f4")
     return flat.reshape(one.rows, -1) if task == "token_embed" and len(flat) else flat

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from forearm.errors import ConfigError
-from forearm.model.checkpoint.torch_file import read_torch_file
 from forearm.model.families.config import DTypeName
 from forearm.model.families.keys import check_regular, read_json
 
@@ -216,10 +215,10 @@ def _indexed(path: Path, right: re.Pattern[str]) -> list[Path]:
 
 def read_torch(path: Path) -> dict[str, StoredTensor]:
     """Return the tensors of a file of torch.save, in the order of its bytes. Raises: ConfigError."""
-    return {
-        place.name: StoredTensor(place.name, path, place.dtype, place.shape, place.begin, place.end)
-        for place in read_torch_file(path)
-    }
+    from forearm.model.checkpoint.torch_file import read_torch_file  # imports zipfile
+
+    found = (StoredTensor(one.name, path, one.dtype, one.shape, one.begin, one.end) for one in read_torch_file(path))
+    return {tensor.name: tensor for tensor in found}
 
 
 def _read_header(path: Path) -> dict[str, StoredTensor]:

@@ -11,8 +11,6 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig
 from forearm.model.families.decoder import FamilyInputs, activation, flat_rope, positions, sizes
 
@@ -270,6 +268,8 @@ def distance_buckets(buckets: int, reach: int) -> tuple[int, ...]:
     grow with the logarithm of the distance, and all beyond the farthest share the last.
     Source: Raffel et al. 2020, arXiv:1910.10683, section 2.1.
     """
+    import numpy as np
+
     half = buckets // 2
     exact = half // 2
     distance = np.arange(reach + 1)
@@ -286,6 +286,8 @@ def embedded_distances(span: int, reach: int) -> tuple[int, ...]:
     transformers rounds it. span: -1: each distance up to `reach` has a row, 2 * reach in all.
     Source: He et al. 2021, arXiv:2111.09543; the rows are those of transformers' DebertaV2Model.
     """
+    import numpy as np
+
     bucket = np.arange(reach + 1)
     half = span // 2
     if 0 < half < reach - 1:

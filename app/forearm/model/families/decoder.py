@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forearm.errors import ConfigError
 from forearm.model.families import switches
@@ -20,7 +20,9 @@ from forearm.model.families.config import (
     Rope,
 )
 from forearm.model.families.keys import Keys
-from forearm.model.families.rope import Lengths, position_limit, rope
+
+if TYPE_CHECKING:
+    from forearm.model.families.rope import Lengths
 
 ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
@@ -160,6 +162,8 @@ def positions(inputs: FamilyInputs, own: int | None = None, longest: int | None 
 
 def flat_rope(inputs: FamilyInputs, head_dim: int, *, partial: bool, interleaved: bool) -> tuple[Rope, int]:
     """Return the rotary angles that all layers share, and the model's own context length in tokens."""
+    from forearm.model.families.rope import position_limit, rope
+
     keys = inputs.keys
     settings = keys.object("rope_scaling") or keys.object("rope_parameters") or Keys({}, keys.source)
     switches.check_flat(settings)
@@ -179,6 +183,8 @@ def flat_rope(inputs: FamilyInputs, head_dim: int, *, partial: bool, interleaved
 
 def lengths_of(inputs: FamilyInputs, settings: Keys) -> Lengths:
     """Return the lengths that rope scaling depends on; a top-level original_max_position_embeddings has precedence."""
+    from forearm.model.families.rope import Lengths
+
     keys = inputs.keys
     most = keys.integer("max_position_embeddings")
     name = "original_max_position_embeddings"
@@ -195,6 +201,8 @@ def ropes_by_layer_type(
     rope_parameters by layer type. full, sliding: the top-level key of the base and its default. full_head_dim: the size
     of heads of layers with full attention; None: head_dim.
     """
+    from forearm.model.families.rope import rope
+
     keys = inputs.keys
     empty = Keys({}, keys.source)
     nested = keys.object("rope_parameters") or empty

@@ -10,7 +10,6 @@ from forearm.model.families.bert_like import MOST_DISTANCE, distance_buckets
 from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig, Rope
 from forearm.model.families.decoder import ACTIVATIONS, FamilyInputs, activation, decoder, positions, sizes
 from forearm.model.families.keys import Keys
-from forearm.model.families.rope import Lengths, rope
 
 _MODERN = {
     "embed": "embeddings.tok_embeddings",
@@ -81,6 +80,8 @@ def _modern_ropes(inputs: FamilyInputs, head_dim: int) -> tuple[Rope, Rope]:
 
     Older files have global_rope_theta and local_rope_theta; newer files have rope_parameters by layer type.
     """
+    from forearm.model.families.rope import Lengths, rope
+
     keys = inputs.keys
     nested = keys.object("rope_parameters") or Keys({}, keys.source)
     most = keys.integer("max_position_embeddings")

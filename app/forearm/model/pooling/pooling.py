@@ -10,11 +10,8 @@ import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
-from forearm.array_types import Float32Array
 from forearm.config.common import Common
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import read_tensors
@@ -26,12 +23,16 @@ from forearm.model.families.overrides import ROPE
 from forearm.model.pooling.sentence_transformers import SentenceModules, read_modules
 from forearm.model.pooling.token_heads import BGE_M3, TokenHead, bge_m3_heads, lexical_weights
 
+if TYPE_CHECKING:
+    from forearm.array_types import Float32Array
+
+    Comparable = Float32Array | dict[int, float]
+
 Kind = Literal["embed", "classify"]
 Task = Literal["embed", "classify", "token_embed", "token_classify"]
 Pool = Literal["mean", "cls", "last"]
 # The step after the last layer: scaling to unit length, a classifier's probabilities, or weights of tokens.
 Finish = Literal["none", "normalize", "sigmoid", "softmax", "relu"]
-Comparable = Float32Array | dict[int, float]
 CLASSIFIER = "ForSequenceClassification"
 _ENCODER_DECODERS = ("ForConditionalGeneration", "WithLMHeadModel")
 COLBERT = "HF_ColBERT"
@@ -290,6 +291,8 @@ def similarities(pairs: Sequence[tuple[Comparable, Comparable]]) -> list[float]:
     Of vectors of tokens, [tokens, columns], the sum over the first text's tokens of the largest product with a token of
     the second (Khattab and Zaharia 2020, arXiv:2004.12832, section 3.3).
     """
+    import numpy as np
+
     found = list[float]()
     for one, two in pairs:
         if isinstance(one, dict) and isinstance(two, dict):

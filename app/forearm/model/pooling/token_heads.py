@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from forearm.array_types import Float32Array
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import read_torch
 from forearm.model.families.config import Dense
 from forearm.model.families.keys import Keys
+
+if TYPE_CHECKING:
+    from forearm.array_types import Float32Array
 
 BGE_M3 = "BgeM3EmbeddingModel"
 _SPARSE, _MULTI_VECTOR = "sparse_linear.pt", "colbert_linear.pt"

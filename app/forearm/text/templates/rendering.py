@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 from jinja2 import Template, nodes
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import Extension, loopcontrols
@@ -96,7 +96,8 @@ def plain_data(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         items: Iterable[Any] = map(plain_data, value)
         return list(items) if isinstance(value, list) else tuple(items)
-    if isinstance(value, np.generic):
+    numpy = sys.modules.get("numpy")  # where it is not imported, the value is none of its numbers
+    if numpy is not None and isinstance(value, numpy.generic):
         return plain_data(value.item())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain_data(getattr(value, field.name)) for field in dataclasses.fields(value)}
