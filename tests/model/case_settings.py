@@ -11,6 +11,10 @@ ROWS: list[tuple[str, str, dict[str, Any]]] = [
         "n_inner": 100, "activation_function": "relu", "tie_word_embeddings": False, "scale_attn_weights": False,
         "num_hidden_layers": 3,
     }),
+    ("gpt_bigcode", "GPTBigCodeConfig", {}),
+    ("gpt_bigcode-by-head", "GPTBigCodeConfig", {
+        "n_inner": 100, "multi_query": False, "tie_word_embeddings": False, "num_hidden_layers": 3,
+    }),
     ("gptj", "GPTJConfig", {"rotary_dim": 6}),
     ("gptj-n-inner", "GPTJConfig", {"rotary_dim": 12, "n_inner": 100, "num_hidden_layers": 3}),
     ("codegen", "CodeGenConfig", {"rotary_dim": 4, "num_attention_heads": 4, "hidden_size": 48}),

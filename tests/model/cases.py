@@ -52,7 +52,7 @@ _SIZES: dict[str, Any] = {
 }  # fmt: skip
 _OPT_SIZES = {k: v for k, v in _SIZES.items() if k not in ("intermediate_size", "num_key_value_heads")}
 
-_AS_OPT = ("OPTConfig", "GPT2Config", "GPTJConfig", "CodeGenConfig", "GPTNeoXConfig")
+_AS_OPT = ("OPTConfig", "GPT2Config", "GPTJConfig", "CodeGenConfig", "GPTNeoXConfig", "GPTBigCodeConfig")
 
 
 def make(case: Case, folder: Path) -> PreTrainedModel:

@@ -157,6 +157,10 @@ def _gpt2_tensor(config: Config, name: str, values: np.ndarray) -> Tensors | Non
     return iter([(name, values.T if values.ndim == 2 else values)])
 
 
+def _starcoder(config: Config) -> Config:
+    return _gpt2(config) | {"attention.head_count_kv": 1}
+
+
 _NEOX = {
     "attention.query_key_value": "attn_qkv", "attention.dense": "attn_output", "mlp.dense_h_to_4h": "ffn_up",
     "mlp.dense_4h_to_h": "ffn_down",
@@ -207,6 +211,7 @@ OTHERS: list[tuple[Case, Conversion]] = [
     (_case("cohere-norms"), Conversion("command-r", _cohere)),
     (_case("cohere2"), Conversion("cohere2", _cohere)),
     (_case("gpt2"), Conversion("gpt2", _gpt2, _GPT2, _gpt2_tensor)),
+    (_case("gpt_bigcode"), Conversion("starcoder", _starcoder, _GPT2)),
     (_case("gpt_neox"), Conversion("gptneox", _neox, _NEOX, _neox_tensor)),
     (_case("gpt_neox-in-turn"), Conversion("gptneox", _neox, _NEOX, _neox_tensor)),
     # with experts

@@ -76,6 +76,15 @@ LAYER_NORM: dict[str, dict[str, Any]] = {
         "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}}, "vocab_size": 50257,
         "torch_dtype": "float32",
     },
+    "starcoderbase-1b": {
+        **_GPT, "activation_function": "gelu_pytorch_tanh", "architectures": ["GPTBigCodeForCausalLM"],
+        "attention_softmax_in_fp32": True, "attn_pdrop": 0.1, "bos_token_id": 0, "embd_pdrop": 0.1, "eos_token_id": 0,
+        "inference_runner": 0, "max_batch_size": None, "max_sequence_length": None, "model_type": "gpt_bigcode",
+        "multi_query": True, "n_embd": 2048, "n_head": 16, "n_inner": 8192, "n_layer": 24, "n_positions": 8192,
+        "pad_key_length": True, "pre_allocate_kv_cache": False, "resid_pdrop": 0.1,
+        "scale_attention_softmax_in_fp32": True, "scale_attn_weights": True, "torch_dtype": "float32",
+        "use_cache": True, "validate_runner_input": True, "vocab_size": 49152,
+    },
     "gpt-j-6b": {
         **_GPT, "architectures": ["GPTJForCausalLM"], "attn_pdrop": 0.0, "embd_pdrop": 0.0,
         "gradient_checkpointing": False, "model_type": "gptj", "n_embd": 4096, "n_head": 16, "n_inner": None,

@@ -171,6 +171,7 @@ FAMILIES: dict[str, Family] = {
     "minicpm3": latent.minicpm3,
     "gpt_neox": layer_norm.gpt_neox,
     "gpt2": layer_norm.gpt2,
+    "gpt_bigcode": layer_norm.gpt_bigcode,
     "gptj": layer_norm.gptj,
     "codegen": layer_norm.codegen,
     # multimodal models, for text alone: text_config's model_type comes first

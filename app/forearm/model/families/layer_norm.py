@@ -65,6 +65,19 @@ _OPT_NAMES = {
 def gpt2(inputs: FamilyInputs) -> ModelConfig:
     """GPT-2 and DistilGPT-2: learned positions, LayerNorm, biases, a feed-forward without gate; columns are stored."""
     inputs = _with_usual_names(inputs)
+    return _gpt2(inputs, inputs.keys.integer("num_attention_heads"), dict.fromkeys("qkv", "attn.c_attn.T"), ".T")
+
+
+def gpt_bigcode(inputs: FamilyInputs) -> ModelConfig:
+    """StarCoder 1, SantaCoder, OctoCoder: GPT-2 with one key head, or q, k and v by head; rows are stored."""
+    inputs = _with_usual_names(inputs).with_defaults(activation_function="gelu_pytorch_tanh")
+    heads, one = inputs.keys.integer("num_attention_heads"), inputs.keys.flag("multi_query", True)
+    by_head = _in_pieces("attn.c_attn", inputs.keys.integer("hidden_size") // heads, "qkv")
+    return _gpt2(inputs, 1 if one else heads, dict.fromkeys("qkv", "attn.c_attn") if one else by_head, "")
+
+
+def _gpt2(inputs: FamilyInputs, kv_heads: int, qkv: dict[str, str], stored: str) -> ModelConfig:
+    """Return a GPT-2. qkv: names of these three. stored: behind the names of all other matrices."""
     keys = inputs.keys
     act = activation(keys, "activation_function", "gelu_new")
     scaled = {} if keys.flag("scale_attn_weights", True) else {"attention_scale": 1.0}
@@ -74,11 +87,12 @@ def gpt2(inputs: FamilyInputs) -> ModelConfig:
         inputs,
         FeedForward(keys.integer("intermediate_size"), act, gated=False, bias=True),
         norm_eps=keys.number("layer_norm_epsilon", 1e-5),
+        kv_heads=kv_heads,
         qkv_bias=True,
         o_bias=True,
         names=_GPT_NAMES
-        | {"positions": "wpe", "pre_mlp_norm": "ln_2", "up": "mlp.c_fc.T", "down": "mlp.c_proj.T"}
-        | {**dict.fromkeys("qkv", "attn.c_attn.T"), "o": "attn.c_proj.T"},
+        | {"positions": "wpe", "pre_mlp_norm": "ln_2", "up": f"mlp.c_fc{stored}", "down": f"mlp.c_proj{stored}"}
+        | {**qkv, "o": f"attn.c_proj{stored}"},
         **scaled,
     )
 

@@ -106,6 +106,8 @@ _IGNORED = {
     "time_step_max", "time_step_min", "time_step_rank", "use_mamba_kernels", "mamba_ssm_cache_dtype", "rms_norm_eps",
     "norm_before_gate", "rms_norm", "time_step_init_scheme", "time_step_scale",
     "moe_shared_expert_overlap", "mtp_layers_block_type", "mtp_hybrid_override_pattern",
+    "inference_runner", "max_batch_size", "max_sequence_length", "pad_key_length", "pre_allocate_kv_cache",
+    "validate_runner_input",
     "dense_act_fn", "dropout_rate", "initializer_factor", "is_gated_act", "num_decoder_layers",  # T5's
     "scale_decoder_outputs",
     "cls_dropout", "pooler_dropout", "pooler_hidden_act",  # DeBERTa's

@@ -260,6 +260,7 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
     "command-r": GgufArchitecture(("cohere",), _cohere, _ONE_NORM),
     "cohere2": GgufArchitecture(("cohere2",), _cohere, _ONE_NORM),
     "gpt2": GgufArchitecture(("gpt2",)),
+    "starcoder": GgufArchitecture(("gpt_bigcode",)),
     "gptneox": GgufArchitecture(("gpt_neox",), _gptneox),
     # with experts
     "qwen2moe": GgufArchitecture(("qwen2_moe",), gguf_experts.qwen2_moe),
