@@ -1,9 +1,4 @@
-"""Floats rounded to ggml's block types, and the demo model as a .gguf file of one type, for quality/accuracy.py.
-
-The K types are rounded plainly here (scales from the largest value of a group); llama.cpp searches for better ones, so
-its own files are a little more exact.
-Source: ggml-common.h (blocks), github.com/ggml-org/ggml.
-"""
+"""Floats rounded to ggml's block types, and the demo model as a .gguf file of one type, for quality/accuracy.py."""
 
 from __future__ import annotations
 
@@ -17,11 +12,11 @@ from gguf import GGMLQuantizationType, GGUFWriter, quants
 
 from forearm.model.checkpoint.shards import Mapping, read_tensors, widened
 from forearm.model.families.keys import read_json
+from forearm.model.gguf.gguf_blocks import ENCODED, encode_rows, type_of_rows
 
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 
-_FALLBACK = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}  # llama.cpp's, where a row is no multiple of 256
 _NAMES = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
@@ -31,68 +26,10 @@ _NAMES = {
 
 def rounded(values: Floats, kind: str) -> tuple[str, Bytes]:
     """The type that these rows get (their length may not allow K types), and uint8 [rows, bytes of a row]."""
-    if kind in _FALLBACK and values.shape[1] % 256:
-        kind = _FALLBACK[kind]
-    if kind not in _FALLBACK:
-        return kind, quants.quantize(values, GGMLQuantizationType[kind])
-    blocks = values.reshape(-1, 256)
-    return kind, {"Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": _q6_k}[kind](blocks).reshape(len(values), -1)
-
-
-def _half(values: Floats) -> tuple[Bytes, Floats]:
-    """float16 bytes [n, 2], and what they say [n, 1]."""
-    half = values.astype(np.float16)
-    return half.view(np.uint8).reshape(-1, 2), half.astype(np.float32)
-
-
-def _divided(values: Floats, by: Floats) -> Floats:
-    return np.divide(values, by, out=np.zeros_like(values), where=by != 0)
-
-
-def _q6_k(blocks: Floats) -> Bytes:
-    groups = blocks.reshape(-1, 16, 16)
-    wanted = np.abs(groups).max(axis=2) / 31
-    stored, d = _half(wanted.max(axis=1, keepdims=True) / 127)
-    # d is rounded, coarsely where it is below float16's normal numbers: 128 may come out of it.
-    scales = np.rint(_divided(wanted, np.broadcast_to(d, wanted.shape))).clip(0, 127)
-    step = np.broadcast_to((d * scales)[:, :, None], groups.shape)
-    codes = (np.clip(np.rint(_divided(groups, step)), -32, 31) + 32).astype(np.uint8).reshape(-1, 2, 4, 32)
-    low = (codes[:, :, :2] & 15) | (codes[:, :, 2:] << 4)
-    high = (codes >> 4) << np.array([0, 2, 4, 6], np.uint8)[:, None]
-    packed = [low.reshape(-1, 128), np.bitwise_or.reduce(high, axis=2).reshape(-1, 64)]
-    return np.concatenate([*packed, scales.astype(np.int8).view(np.uint8), stored], axis=1)
-
-
-def _with_minima(blocks: Floats, most: int) -> tuple[Bytes, npt.NDArray[np.uint8]]:
-    """16 bytes of scales and minima, and codes 0 .. most [n, 8, 32]."""
-    groups = blocks.reshape(-1, 8, 32)
-    least = np.minimum(groups.min(axis=2), 0)
-    wanted = (np.maximum(groups.max(axis=2), 0) - least) / most
-    stored, d = _half(wanted.max(axis=1, keepdims=True) / 63)
-    stored_min, d_min = _half(-least.min(axis=1, keepdims=True) / 63)
-    scales = np.rint(_divided(wanted, np.broadcast_to(d, wanted.shape))).clip(0, 63)
-    minima = np.rint(_divided(-least, np.broadcast_to(d_min, least.shape))).clip(0, 63)
-    step = np.broadcast_to((d * scales)[:, :, None], groups.shape)
-    codes = np.clip(np.rint(_divided(groups + (d_min * minima)[:, :, None], step)), 0, most).astype(np.uint8)
-    s, m = scales.astype(np.uint8), minima.astype(np.uint8)
-    first, second = s[:, :4] | (s[:, 4:] >> 4) << 6, m[:, :4] | (m[:, 4:] >> 4) << 6
-    return np.concatenate([stored, stored_min, first, second, (s[:, 4:] & 15) | (m[:, 4:] << 4)], axis=1), codes
-
-
-def _nibbles(codes: npt.NDArray[np.uint8]) -> Bytes:
-    pairs = (codes & 15).reshape(-1, 4, 2, 32)
-    return np.asarray(pairs[:, :, 0] | (pairs[:, :, 1] << 4), np.uint8).reshape(-1, 128)
-
-
-def _q4_k(blocks: Floats) -> Bytes:
-    head, codes = _with_minima(blocks, 15)
-    return np.concatenate([head, _nibbles(codes)], axis=1)
-
-
-def _q5_k(blocks: Floats) -> Bytes:
-    head, codes = _with_minima(blocks, 31)
-    fifth = (codes >> 4) << np.arange(8, dtype=np.uint8)[:, None]
-    return np.concatenate([head, np.bitwise_or.reduce(fifth, axis=1), _nibbles(codes)], axis=1)
+    kind = type_of_rows(kind, values.shape[1])
+    if kind in ENCODED:
+        return kind, encode_rows(kind, values)
+    return kind, quants.quantize(values, GGMLQuantizationType[kind])
 
 
 def write_gguf(folder: Path, path: Path, kind: str) -> None:
