@@ -5,6 +5,7 @@
 #include "kernels/ops/gemm/gemm.h"
 #include "kernels/ops/load/quantize_activations.h"
 #include "kernels/ops/rows/lanes.h"
+#include "kernels/simd/transpose.h"
 
 namespace forearm {
 namespace {
@@ -70,6 +71,8 @@ inline void write_row(const KvSlot& slot, const float* x, int64_t head_dim, bool
     reinterpret_cast<float*>(slot.block + kBlockTokens * slot.dim)[slot.token] = largest / 127.0f;
   }
   for_columns(head_dim, [&](int64_t at, int64_t lanes) {
+    if (slot.dtype == DType::f32 && slot.quantum == 1 && !is_key && lanes == 16)
+      return store(reinterpret_cast<float*>(slot.block) + packed_at(at, slot.token, kBlockTokens, 1), load(x + at));
     const KvElements e = narrow(load_lanes(x + at, lanes), slot.dtype, inverse);
     if (slot.dtype == DType::f32) {
       scatter(slot, e.f32, at, lanes, is_key);
@@ -81,13 +84,35 @@ inline void write_row(const KvSlot& slot, const float* x, int64_t head_dim, bool
   });
 }
 
+// Keys of 16 tokens that are the columns of a panel, in floats. Turned 16 dimensions at a time: one store an element,
+// 64 bytes apart, takes longer than the attention of a text of 32 tokens to itself.
+inline void write_key_panel(const KvSlot& slot, const float* x, int64_t stride, int64_t head_dim) {
+  for_columns(head_dim, [&](int64_t at, int64_t lanes) {
+    if (lanes < 16) {
+      for (int64_t t = 0; t < 16; ++t)
+        scatter_key({slot.block, slot.dtype, slot.token + t, slot.dim, 1}, x + t * stride + at, at, lanes);
+      return;
+    }
+    float rows[16 * 16];
+    for (int64_t t = 0; t < 16; ++t) store(rows + 16 * t, load(x + t * stride + at));
+    transpose_panel<1>(rows, reinterpret_cast<float*>(slot.block) + packed_at(slot.token, at, slot.dim, 1));
+  });
+}
+
 inline void write_kv(const KvWriteTask& t) {
   const DType dtype = t.cache.dtype;
   const int64_t quantum = mma_layout(is_float(dtype) ? dtype : kWide).quantum;
+  int64_t turned = 0;  // rows whose keys were written as a panel
   for (int64_t row = 0; row < t.rows; ++row) {
     const int64_t slot = t.slots[row], token = slot % kBlockTokens;
     const int64_t at = slot / kBlockTokens * t.cache.block_bytes + t.kv_head * t.cache.head_bytes;
-    write_row({t.cache.keys + at, dtype, token, t.cache.head_dim, quantum}, t.k + row * t.stride, t.head_dim, true);
+    const KvSlot keys{t.cache.keys + at, dtype, token, t.cache.head_dim, quantum};
+    const bool whole = token % kPanel == 0 && row + kPanel <= t.rows && t.slots[row + kPanel - 1] == slot + kPanel - 1;
+    if (row >= turned && dtype == DType::f32 && quantum == 1 && whole) {
+      write_key_panel(keys, t.k + row * t.stride, t.stride, t.head_dim);
+      turned = row + kPanel;
+    }
+    if (row >= turned) write_row(keys, t.k + row * t.stride, t.head_dim, true);
     if (t.cache.latent) continue;
     write_row({t.cache.values + at, dtype, token, t.cache.head_dim, quantum}, t.v + row * t.stride, t.head_dim, false);
   }
