@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import openai
 import pytest
 from tests.api.server import Server, StartServer
+
+from forearm.api.generation.unsupported import ClientWarnings
+from forearm.api.pooling.pooled import ServingPooling
+from forearm.api.pooling.request_bodies import EmbeddingRequest
+from forearm.errors import InvalidRequest
+from forearm.model.pooling.pooling import PoolingPlan
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]
@@ -204,3 +211,14 @@ def test_without_a_template_a_chat_is_a_400_that_says_what_to_do(start_server: S
     assert reply.status_code == 400
     assert "--chat-template" in reply.json()["error"]["message"]
     assert server.complete("x").status_code == 200
+
+
+def test_a_task_of_jina_embeddings_v3_is_refused_because_its_adapters_are_not_there() -> None:
+    config = SimpleNamespace(chat_template=None)
+    plan = PoolingPlan("embed", "mean", "normalize", model_type="jina_embeddings_v3")
+    known, warnings = SimpleNamespace(name=lambda name: name), ClientWarnings(SimpleNamespace(count=lambda *_: None))
+    pooling = ServingPooling(config, plan, known, SimpleNamespace(), SimpleNamespace(), warnings)
+
+    assert pooling.plan_of(EmbeddingRequest(input="x"), "Embeddings") is plan
+    with pytest.raises(InvalidRequest, match=r"task is 'retrieval\.query': jina-embeddings-v3 is served"):
+        pooling.plan_of(EmbeddingRequest(input="x", task="retrieval.query"), "Embeddings")

@@ -120,6 +120,12 @@ class ServingPooling:
             )
         if (body.model_extra or {}).get("mm_processor_kwargs"):
             raise InvalidRequest("mm_processor_kwargs: this server takes text only", "mm_processor_kwargs")
+        task = (body.model_extra or {}).get("task")
+        if task is not None and plan.model_type == "jina_embeddings_v3":
+            raise InvalidRequest(
+                f"task is {task!r:.100}: jina-embeddings-v3 is served without the adapters of its tasks; leave it out",
+                "task",
+            )
         return plan
 
     def limit_of(self, body: PoolingFields) -> int | None:
