@@ -52,7 +52,8 @@ def quantized(folder: Path, format: Format, floats: tuple[str, ...] = (), **conf
         (("int4-g32",), WeightFormat("int4", 32, "float16"), INT8),
         (("int4", "none"), INT4, WeightFormat("bfloat16")),
         (("int4", "auto", "float"), WeightFormat("int4", 128, "float16", wide=True), WeightFormat("int8", wide=True)),
-        (("fp8",), WeightFormat("fp8_e4m3", wide=True), INT8),
+        (("fp8",), WeightFormat("fp8_e4m3", wide=True), WeightFormat("int8", 64, "float16")),
+        (("fp8", "auto", "float"), WeightFormat("fp8_e4m3", wide=True), WeightFormat("int8", wide=True)),
     ],
     ids=str,
 )

@@ -91,6 +91,19 @@ def test_an_error_above_the_bound_is_a_warning(caplog: pytest.LogCaptureFixture)
     assert "1 of 2 exceed" in record.getMessage()
 
 
+@pytest.mark.parametrize(("weights", "warned"), [("int4-fast", True), ("int8", False), ("fp8", False)])
+def test_int4_that_no_calibration_text_was_seen_by_is_a_warning_at_each_start(
+    weights: str, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = random_llama(tmp_path, torch.float32)
+    for _ in ("written to the cache", "read from it"):
+        caplog.clear()
+        seen(folder, Asked(weights), str(tmp_path / "cache"))
+
+        told = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+        assert any("without calibration" in one and "--quantization int4" in one for one in told) == warned
+
+
 def test_weights_from_the_cache_have_the_errors_they_were_made_with(tmp_path: Path) -> None:
     folder = random_llama(tmp_path, torch.float32)
 

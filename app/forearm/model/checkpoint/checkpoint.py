@@ -80,6 +80,11 @@ class Checkpoint:
         )
 
     @property
+    def rounds_int4_unseen(self) -> bool:
+        """True if floats become int4 by the weights alone: what outlier activations make of the errors is unknown."""
+        return not self.method and not self.calibrated and any(one.dtype == "int4" for one in self.formats.values())
+
+    @property
     def stored_bytes(self) -> int:
         """Bytes of the files that loading reads."""
         return sum(stored_bytes(part, stored) for part, stored in self.sources)

@@ -12,7 +12,7 @@ from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.families.config import NUMBER_FORMATS, DTypeName, WeightFormat
 from forearm.model.families.matrices import MatrixSpec
 from forearm.model.quantization.codes import CodedMatrix, common_format, groups_of
-from forearm.model.quantization.quantization import INT4_END_LAYERS, INT8_DOWN_GROUP, Asked
+from forearm.model.quantization.quantization import FP8_HEAD_GROUP, INT4_END_LAYERS, INT8_DOWN_GROUP, Asked
 
 _PANEL = 16  # kernels.h, kPanel: columns of a packed panel
 
@@ -106,8 +106,13 @@ def _format(
     at_load = None if quantized else asked.at_load
     if spec.role in ("embedding", "head") or spec.name == "embed_per_layer":
         rounded = asked.embeddings == "int8" or (asked.embeddings == "auto" and at_load is not None)
-        group = 256 if spec.name == "embed_per_layer" else 0  # so that each layer of E2B and E4B has its own scale
-        return WeightFormat("int8", group=group, wide=asked.wide) if rounded else WeightFormat(weight_dtype)
+        if not rounded:
+            return WeightFormat(weight_dtype)
+        if spec.name == "embed_per_layer":
+            return WeightFormat("int8", 256, wide=asked.wide)  # so that each layer of E2B and E4B has its own scale
+        if at_load is not None and not at_load.is_integer and not asked.wide:
+            return WeightFormat("int8", FP8_HEAD_GROUP, "float16")
+        return WeightFormat("int8", wide=asked.wide)
     if at_load is None or spec.role == "table":
         return WeightFormat(weight_dtype)
     return at_load
