@@ -60,7 +60,7 @@ def load_services(config: ApiConfig) -> Services:
     """
     folder = Path(config.model_folder)
     tokenizer_folder = Path(config.tokenizer) if config.tokenizer else folder
-    tokenizer = load_tokenizer(tokenizer_folder, config.weight_cache)
+    tokenizer = load_tokenizer(tokenizer_folder, config.weight_cache, config.weight_cache_bytes)
     template, tool_template = (
         None if source is None else ChatTemplate(source, tokenizer.parts.special_tokens_map)
         for find in (find_chat_template, find_tool_template)

@@ -33,7 +33,7 @@ class Common:
     )
     weight_cache_bytes: int | None = setting(
         None,
-        "most bytes of packed weights in --weight-cache, such as 20G: the least recently used files are deleted; "
+        "most bytes of the files in --weight-cache, such as 20G: the least recently used ones are deleted; "
         "absent: half of the disk space that is free without them",
         flag="--weight-cache-bytes",
         env="FOREARM_WEIGHT_CACHE_BYTES",

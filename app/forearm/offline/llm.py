@@ -83,7 +83,7 @@ class LLM(PoolingCalls):
         texts: list[Future[tuple[Tokenizer, ChatTemplate | None]]] = []
 
         def load_text() -> tuple[Tokenizer, ChatTemplate | None]:
-            tokenizer = load_tokenizer(source, config.weight_cache)
+            tokenizer = load_tokenizer(source, config.weight_cache, config.weight_cache_bytes)
             template = find_chat_template(source, chat_template, tokenizer.parts.chat_template)
             special = tokenizer.parts.special_tokens_map
             return tokenizer, None if template is None else ChatTemplate(template, special)

@@ -137,3 +137,19 @@ def test_another_tokenizer_of_the_same_size_and_time_makes_it_anew(
     load_tokenizer(source, cache)
 
     assert made == [source, source]
+
+
+def test_tokenizers_share_the_bound_of_the_cache(tmp_path: Path, made: list[Path]) -> None:
+    cache, folders = tmp_path / "cache", [wordpiece_folder(tmp_path / name) for name in ("one", "two", "three")]
+    for age, folder in enumerate(folders[:2]):
+        load_tokenizer(folder, str(cache))
+        os.utime(next(cache.glob(f"{folder.name}-*")), (age, age))
+    size = max(file.stat().st_size for file in cache.iterdir())
+    load_tokenizer(folders[0], str(cache))  # used again: now `two` is the oldest
+
+    load_tokenizer(folders[2], str(cache), 2 * size + 100)
+
+    assert {file.name.split("-")[0] for file in cache.iterdir()} == {"one", "three"}
+    load_tokenizer(folders[1], str(cache), 100)
+    assert {file.name.split("-")[0] for file in cache.iterdir()} == {"one", "three"}, "there is no room for it"
+    assert made == [*folders, folders[1]]

@@ -3,8 +3,7 @@
 A file belongs to one checkpoint (names, sizes, times and headers of its files, some pages of each tensor, and
 config.json), one set of formats and one tier's layout; the executor checks the last two, and every byte by hash. A
 damaged file is written again. Files are written beside serving, readable by this user alone, under another name until
-they are whole. For each model the KEPT most recently used files stay, for users who serve it in several formats, and of
-all models together as many as --weight-cache-bytes holds; the least recently used ones are deleted.
+they are whole. cache_room.py deletes the least recently used ones.
 
 Names and times alone do not identify a checkpoint: `cp -p` and images with fixed times can replace it and leave both
 unchanged. The pages in the key detect another model at once; a few changed bytes between them are found while serving
@@ -20,7 +19,6 @@ import json
 import logging
 import os
 import re
-import shutil
 import struct
 import subprocess
 import sys
@@ -34,6 +32,7 @@ from typing import Protocol
 from forearm import __version__
 from forearm.config.configs import cache_folder
 from forearm.model.checkpoint import calibration, source_check
+from forearm.model.checkpoint.cache_room import ERRORS, RECORD, WEIGHTS, drop, make_room
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.rounding_errors import NOTHING_ROUNDED, RoundingErrors
 from forearm.model.quantization.codes import CodedMatrix
@@ -41,12 +40,10 @@ from forearm.model.quantization.rotation import VERSION
 
 log = logging.getLogger(__name__)
 
-KEPT = 3
 # Smaller weights are read as fast: of the demo model, 12 MB of bfloat16, 0.03 s either way; of SmolLM2-135M, 103 MB
 # packed of a GGUF file's Q4_1, 0.21 s to read and 0.04 to map (two cores of a Zen 5 EPYC, files in the page cache).
 LEAST_BYTES = 32 << 20
 PAGES, PAGE_BYTES = 4, 4096  # of each tensor in the key, spread evenly from its first to its last byte
-_END, _RECORD, _ERRORS = ".weights", ".source", ".errors"
 # Header of native/model/weights/packed_file.cpp: magic, sizes of identity, small part and region, hash; the region
 # begins at a multiple of 2 MB.
 _HEAD, _CHUNK_BYTES, _REGION_UNIT = struct.Struct("<8s4Q"), 4 << 20, 2 << 20
@@ -108,7 +105,7 @@ def cache_file(
     if folder is None:
         return None
     name, key = re.sub(r"[^\w.-]", "_", checkpoint.folder.name), key_of(checkpoint, tokenizer)
-    return folder / f"{name}-{_model(checkpoint)}-{_digest(f'{tier} {key}'.encode())}{_END}", key
+    return folder / f"{name}-{_model(checkpoint)}-{_digest(f'{tier} {key}'.encode())}{WEIGHTS}", key
 
 
 def map_weights(executor: Packed, path: Path, key: str) -> bool:
@@ -138,7 +135,7 @@ def map_weights(executor: Packed, path: Path, key: str) -> bool:
 def read_errors(path: Path) -> RoundingErrors:
     """Return the rounding errors that were seen when the weights at `path` were made; none if they are not there."""
     try:
-        return RoundingErrors(**json.loads(path.with_suffix(_ERRORS).read_text()))
+        return RoundingErrors(**json.loads(path.with_suffix(ERRORS).read_text()))
     except (OSError, ValueError, TypeError):
         return NOTHING_ROUNDED
 
@@ -159,11 +156,11 @@ def _save(executor: Packed, path: Path, key: str, most_bytes: int | None, errors
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _writing(path.parent):
-            if not _make_room(path, executor.packed_bytes, most_bytes):
+            if not make_room(path, executor.packed_bytes, most_bytes):
                 return
             executor.save_weights(str(path), key)
             if errors.by_matrix:
-                path.with_suffix(_ERRORS).write_text(json.dumps(asdict(errors)))
+                path.with_suffix(ERRORS).write_text(json.dumps(asdict(errors)))
     except (OSError, RuntimeError) as problem:
         log.warning("weight cache: nothing is kept: %s", problem)
         return
@@ -177,7 +174,7 @@ def _writing(folder: Path) -> Iterator[None]:
     try:
         with contextlib.suppress(OSError):  # some file systems have no locks
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for partial in folder.glob(f"*{_END}.??????"):  # mkstemp's names for files that are still being written
+            for partial in folder.glob(f"*{WEIGHTS}.??????"):  # mkstemp's names for files that are still being written
                 partial.unlink(missing_ok=True)
                 log.info("weight cache: %s, which was never finished, is deleted", partial)
         with contextlib.suppress(OSError):
@@ -192,7 +189,7 @@ def check_source(path: Path, checkpoint: Checkpoint, outdated: Callable[[], obje
 
     If they are not the files that `path` was made from, delete it and call `outdated` from a thread.
     """
-    record = path.with_suffix(_RECORD)
+    record = path.with_suffix(RECORD)
     files = map(str, _tensors_by_file(checkpoint))
     argv = [sys.executable, "-m", source_check.__name__, str(record), *files]
 
@@ -204,47 +201,12 @@ def check_source(path: Path, checkpoint: Checkpoint, outdated: Callable[[], obje
                 "sizes and times; it is deleted, and made anew at the next start",
                 checkpoint.folder, path,
             )  # fmt: skip
-            _drop(path)
+            drop(path)
             outdated()
         elif ended.returncode:
             log.warning("weight cache: the files of %s were not checked: %s", checkpoint.folder, ended.stderr[-300:])
 
     threading.Thread(target=check, name="source check", daemon=True).start()
-
-
-def _drop(path: Path) -> None:
-    for end in (_END, _RECORD, _ERRORS):
-        path.with_suffix(end).unlink(missing_ok=True)
-
-
-def _make_room(path: Path, needed: int, most_bytes: int | None) -> bool:
-    """Delete the model's files beyond KEPT, and the least recently used ones of all until `path` finds room.
-
-    needed: bytes of the new file. Returns: whether there is room; with a log line if not.
-    """
-    same, others = path.name.removesuffix(_END).rpartition("-")[0], []
-    for other in path.parent.glob(f"*{_END}"):
-        with contextlib.suppress(FileNotFoundError):  # another server has deleted it
-            if other != path:
-                others.append((other.stat().st_mtime, other.stat().st_size, other))
-    others.sort(reverse=True)
-    room = sum(size for _, size, _ in others) + shutil.disk_usage(path.parent).free
-    limit = room // 2 if most_bytes is None else min(most_bytes, room)
-    if needed > limit:
-        log.info(
-            "weight cache: nothing is kept: %.2f GiB are needed, the cache may have %.2f (--weight-cache-bytes)",
-            needed / 2**30, limit / 2**30,
-        )  # fmt: skip
-        return False
-    of_model, left = KEPT - 1, limit - needed
-    for _, size, other in others:
-        is_same = other.name.rpartition("-")[0] == same
-        if size > left or (is_same and not of_model):
-            _drop(other)
-            log.info("weight cache: %s is deleted to make room", other)
-        else:
-            left, of_model = left - size, of_model - is_same
-    return True
 
 
 def _tensors_by_file(checkpoint: Checkpoint) -> dict[Path, list[tuple[int, int]]]:

@@ -151,10 +151,11 @@ class Tokenizer:
         return frozenset(_types(json.loads(self._rust.decoder.__getstate__())))
 
 
-def load_tokenizer(source: Path, cache: str = "") -> Tokenizer:
+def load_tokenizer(source: Path, cache: str = "", cache_bytes: int | None = None) -> Tokenizer:
     """Return the tokenizer of a model folder or of a .gguf file.
 
     cache: --weight-cache, to keep it in where it had to be made of other files than tokenizer.json; empty: none.
+    cache_bytes: --weight-cache-bytes.
 
     Raises: ConfigError if there is none, it cannot be read, its vocabulary has no text, or its library fails on it.
     """
@@ -166,7 +167,7 @@ def load_tokenizer(source: Path, cache: str = "") -> Tokenizer:
         if parts is None:
             parts = gguf_tokenizer(source) if is_gguf(source) else _converted(source)
             if folder is not None:
-                write_cached_tokenizer(folder, source, parts)
+                write_cached_tokenizer(folder, source, parts, cache_bytes)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # broken files raise anything in two libraries; a Rust panic is not an Exception

@@ -3,11 +3,12 @@
 Making one of a .gguf file's SentencePiece vocabulary takes up to two seconds, and converting older files transformers.
 A cache file belongs to one folder with the names and contents of its files except weights (of a .gguf file, its
 header), and to the versions of the libraries that made it; its content is checked by hash. A file that does not match
-is made again.
+is made again. The files share --weight-cache-bytes with the packed weights (cache_room.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -20,6 +21,7 @@ import msgspec
 import tokenizers
 
 from forearm import __version__
+from forearm.model.checkpoint.cache_room import TOKENIZER, make_room
 from forearm.model.gguf.gguf import read_gguf_file
 from forearm.text.tokenizer.tokenizer_files import TokenizerParts
 
@@ -58,11 +60,16 @@ def read_cached_tokenizer(cache: Path, source: Path) -> TokenizerParts | None:
     except Exception as problem:
         log.warning("weight cache: the tokenizer is made again: %s", problem)
         return None
+    with contextlib.suppress(OSError):  # the folder may be read-only
+        os.utime(_place(cache, source))  # the time of last use
     return TokenizerParts(made, found.special_tokens_map, found.chat_template)
 
 
-def write_cached_tokenizer(cache: Path, source: Path, parts: TokenizerParts) -> None:
-    """Write the tokenizer to the cache; log a warning if that fails."""
+def write_cached_tokenizer(cache: Path, source: Path, parts: TokenizerParts, most_bytes: int | None = None) -> None:
+    """Write the tokenizer to the cache, where it finds room; log a warning if that fails.
+
+    most_bytes: --weight-cache-bytes.
+    """
     content = msgspec.msgpack.encode(
         _Content(parts.special_tokens_map, parts.chat_template, parts.backend_tokenizer.to_str())
     )
@@ -75,15 +82,17 @@ def write_cached_tokenizer(cache: Path, source: Path, parts: TokenizerParts) -> 
             begins = (tensor.begin for tensor in read_gguf_file(source).tensors.values())
             header_bytes = min(begins, default=source.stat().st_size)
         file = _File(_key(source, header_bytes), header_bytes, hashlib.sha256(content).digest(), content)
-        part.write_bytes(msgspec.msgpack.encode(file))
-        part.replace(place)
+        whole = msgspec.msgpack.encode(file)
+        if make_room(place, len(whole), most_bytes):
+            part.write_bytes(whole)
+            part.replace(place)
     except OSError as problem:
         log.warning("weight cache: the tokenizer is not kept: %s", problem)
 
 
 def _place(cache: Path, source: Path) -> Path:
     name = re.sub(r"[^\w.-]", "_", source.name)
-    return cache / f"{name}-{hashlib.sha256(str(source.resolve()).encode()).hexdigest()[:16]}.tokenizer"
+    return cache / f"{name}-{hashlib.sha256(str(source.resolve()).encode()).hexdigest()[:16]}{TOKENIZER}"
 
 
 def _key(source: Path, header_bytes: int) -> str:
