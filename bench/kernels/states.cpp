@@ -126,8 +126,8 @@ struct Machine {
     task.groups = 1;
     task.head_dim = shape.value_dim;
     task.state_dim = shape.key_dim;
-    task.head_begin = begin;
-    task.head_end = end;
+    task.panel_begin = begin * state_panels(shape.value_dim);
+    task.panel_end = end * state_panels(shape.value_dim);
     task.dt_bias = task.a_log = task.d = numbers;
     task.dt_scale = 1.0f;
     task.dt_most = 0.1f;  // as most models' steps

@@ -258,7 +258,7 @@ py::tuple mamba2(const Kernels& kernels, const Floats& x, const Floats& b, const
                   head_dim,
                   state_dim,
                   0,
-                  heads,
+                  heads * state_panels(head_dim),
                   dt_bias.data(),
                   a_log.data(),
                   d.data(),

@@ -456,18 +456,22 @@ struct ShortConvTask {
   int64_t out_row;
 };
 
-// A recurrence keeps a head's state S [rows][columns] as scale * kept: kept [panels][rows][16], zeros beyond `columns`,
-// and the scale in the first of 16 floats behind it. A token's decay multiplies the scale alone, which saves an
-// operation on each value of the state and token; where that makes it less than kLeastScale, kept is multiplied
-// instead:
+// A recurrence keeps a head's state S [rows][columns] as scale * kept, by panels of 16 columns: kept [rows][16], zeros
+// beyond `columns`, and 16 floats of which the first is the scale. The scale is the same in all panels of a head, but
+// each has its own, so that threads may divide a head's panels; and with it a panel's size is no power of two, or
+// panels that are computed together would share sets of a cache. A token's decay multiplies the scale alone, which
+// saves an operation on each value of the state and token; where that makes it less than kLeastScale, kept is
+// multiplied instead:
 //   forget(decay): d = decay * scale; if d < kLeastScale then kept = d * kept, scale = 1; otherwise scale = d
 // So zeros are a state before its first token. kept is up to 1 / kLeastScale times S: finite while |S| is below 2^67.
 constexpr float kLeastScale = 0x1p-60f;
 constexpr int64_t state_panels(int64_t columns) { return (columns + kPanel - 1) / kPanel; }
-constexpr int64_t state_floats(int64_t rows, int64_t columns) { return (state_panels(columns) * rows + 1) * kPanel; }
+constexpr int64_t panel_floats(int64_t rows) { return (rows + 1) * kPanel; }
+constexpr int64_t state_floats(int64_t rows, int64_t columns) { return state_panels(columns) * panel_floats(rows); }
 
-// Mamba2's recurrence over neighbouring tokens of one sequence, of heads [head_begin, head_end), each of its own state
-// [state_dim][head_dim]; b and c are those of the head's group, which heads / groups neighbours share:
+// Mamba2's recurrence over neighbouring tokens of one sequence, of panels [panel_begin, panel_end), counted through all
+// heads, which have state_panels(head_dim) each. A head has its own state [state_dim][head_dim]; b and c are those of
+// its group, which heads / groups neighbours share:
 //   dt = min(dt_most, max(dt_least, softplus(dt_scale * dt + dt_bias))); forget(exp(-dt * exp(a_log)))
 //   kept[n][p] = fma(b[n], dt / scale * x[p], kept[n][p])
 //   y[p] = fma(d, x[p], scale * sum over n, ascending, of c[n] * kept[n][p], fused, from 0)
@@ -479,7 +483,7 @@ struct Mamba2Task {
   const float* dt;  // [rows][dt_stride]: [heads]
   int64_t dt_stride, rows;
   int64_t heads, groups, head_dim, state_dim;
-  int64_t head_begin, head_end;
+  int64_t panel_begin, panel_end;
   const float *dt_bias, *a_log, *d;  // [heads]
   float dt_scale, dt_least, dt_most;
   float* state;  // [heads][state_floats(state_dim, head_dim)]
@@ -519,7 +523,8 @@ struct DeltaGatesTask {
 //   change = beta[t] * (v[t] - decay[t] * S^T k[t]);  S = decay[t] * S + k[t] change^T;  out[t] = S^T q[t]
 // that is, with told = kept^T k[t] before forget(decay[t]), and d there:
 //   kept += k[t] (beta[t] / scale * (v[t] - d * told))^T;  out[t] = scale * kept^T q[t]
-// Sums run over the dimensions of the keys, ascending, fused: the same bits however rows are cut into tasks.
+// Sums run over the dimensions of the keys, ascending, fused: the same bits however rows are cut into tasks. A task may
+// have some panels of the head alone: columns of values and results, and the state from the first panel on.
 struct DeltaRuleTask {
   const float *q, *k;  // [rows][qk_stride]
   int64_t qk_stride;
@@ -529,7 +534,7 @@ struct DeltaRuleTask {
   int64_t gate_stride;
   int64_t rows, key_dim, value_dim;
   float* state;  // [state_floats(key_dim, value_dim)]
-  float* out;    // [rows][out_stride]
+  float* out;    // [rows][out_stride]; may be v
   int64_t out_stride;
 };
 

@@ -136,11 +136,12 @@ Floats convolved(const Kernels& k, int variant) {
 // What Mamba2 makes of x, and the state after it.
 Floats moved(const Kernels& k, int) {
   constexpr int64_t kRows = 6, kHeads = 2, kHeadDim = 40, kStateDim = 5, kStride = kHeads * kHeadDim;
-  Floats x = numbers(kRows * kStride, 47), state = numbers(kHeads * state_floats(kStateDim, kHeadDim), 48);
+  Floats x = numbers(kRows * kStride, 47), state(kHeads * state_floats(kStateDim, kHeadDim));
   const Floats b = numbers(kRows * kStride, 49), c = numbers(kRows * kStride, 50), dt = numbers(kRows * kHeads, 51);
   const Floats dt_bias = numbers(kHeads, 52), a_log = numbers(kHeads, 53), d = numbers(kHeads, 54);
+  const int64_t panels = kHeads * state_panels(kHeadDim);
   k.mamba2({x.data(),  b.data(), c.data(), kStride,        dt.data(),    kHeads,   kRows, kHeads, 1,    kHeadDim,
-            kStateDim, 0,        kHeads,   dt_bias.data(), a_log.data(), d.data(), 1.0f,  0.0f,   8.0f, state.data()});
+            kStateDim, 0,        panels,   dt_bias.data(), a_log.data(), d.data(), 1.0f,  0.0f,   8.0f, state.data()});
   x.insert(x.end(), state.begin(), state.end());
   return x;
 }
@@ -161,7 +162,7 @@ Floats delta_ruled(const Kernels& k, int) {
   const Floats v = numbers(kNormRows * kValueDim, 53), a = numbers(kNormRows, 54), b = numbers(kNormRows, 55);
   const Floats a_log = numbers(kHead, 56), dt_bias = numbers(kHead, 57);
   constexpr int64_t kState = state_floats(kKeyDim, kValueDim);
-  Floats all = numbers(kState + kNormRows * (2 + kValueDim), 58);
+  Floats all(kState + kNormRows * (2 + kValueDim));
   float *decay = all.data() + kState, *beta = decay + kNormRows, *out = beta + kNormRows;
   k.delta_gates({a.data(), b.data(), kHead, kNormRows, kHead, a_log.data(), dt_bias.data(), decay, beta});
   k.delta_rule({q.data(), key.data(), kKeyDim, v.data(), kValueDim, decay, beta, kHead, kNormRows, kKeyDim, kValueDim,

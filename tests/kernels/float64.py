@@ -65,16 +65,19 @@ def packed_states(matrices: Floats) -> npt.NDArray[np.float32]:
     panels = -(-columns // 16)
     padded = np.zeros((heads, rows, panels * 16), np.float32)
     padded[:, :, :columns] = matrices
-    scale = np.eye(1, 16, dtype=np.float32).repeat(heads, axis=0)
-    kept = padded.reshape(heads, rows, panels, 16).transpose(0, 2, 1, 3).reshape(heads, -1)
-    return np.concatenate([kept, scale], axis=1)
+    kept = padded.reshape(heads, rows, panels, 16).transpose(0, 2, 1, 3)
+    scale = np.broadcast_to(np.eye(1, 16, dtype=np.float32), (heads, panels, 1, 16))
+    return np.concatenate([kept, scale], axis=2).reshape(heads, -1)
 
 
 def unpacked_states(states: Floats, rows: int, columns: int) -> Doubles:
     """The matrices [heads, rows, columns] of packed states."""
-    kept = states[:, :-16].reshape(len(states), -1, rows, 16).transpose(0, 2, 1, 3).reshape(len(states), rows, -1)
+    panels = states.reshape(len(states), -1, rows + 1, 16)
+    kept = panels[:, :, :rows].transpose(0, 2, 1, 3).reshape(len(states), rows, -1)
+    scale = panels[:, :1, rows, :1].astype(np.float64)
     assert not kept[:, :, columns:].any()
-    return kept[:, :, :columns].astype(np.float64) * states[:, -16].astype(np.float64)[:, None, None]
+    assert (panels[:, :, rows, :1] == scale).all()
+    return kept[:, :, :columns].astype(np.float64) * scale
 
 
 def assert_within(got: Floats, wanted: Doubles, tolerance: Doubles | float) -> None:

@@ -222,14 +222,14 @@ def test_states_are_in_the_memory_plan_and_attention_alone_has_blocks(folder: Pa
 
 
 def state_floats(layer: Layer, hidden: int) -> int:
-    """Floats of a tiny model's state: the last rows of a convolution, and heads' matrices with their scales."""
+    """Floats of a tiny model's state: the last rows of a convolution, and heads' matrices with a row of scales."""
     if isinstance(layer.mixer, ShortConv):
         return (layer.mixer.taps - 1) * hidden
     if isinstance(layer.mixer, GatedDelta):
         delta = layer.mixer
-        return (delta.taps - 1) * delta.channels + delta.value_heads * (delta.key_dim * delta.value_dim + 16)
+        return (delta.taps - 1) * delta.channels + delta.value_heads * (delta.key_dim + 1) * delta.value_dim
     own = layer.mamba2
-    return (own.taps - 1) * own.channels + own.heads * (own.head_dim * own.state_dim + 16) if own else 0
+    return (own.taps - 1) * own.channels + own.heads * (own.state_dim + 1) * own.head_dim if own else 0
 
 
 def test_copies_of_states_take_an_eighth_of_the_kv_cache(folder: Path) -> None:

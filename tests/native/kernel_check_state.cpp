@@ -35,29 +35,34 @@ Convolved convolved(const Kernels& kernels, ShortConvTask task, Form form, int64
 
 // States of heads whose scales lie between 2^-58 and 2: the next decays bring some below the least scale, others not.
 std::vector<float> scaled_states(Random& random, int64_t heads, int64_t rows, int64_t columns) {
-  const int64_t size = state_floats(rows, columns);
-  std::vector<float> state = random.floats(heads * size);
-  for (int64_t head = 0; head < heads; ++head)
-    state[(head + 1) * size - kPanel] = std::ldexp(1.5f + random.floats(1)[0], static_cast<int>(head % 2) * -58);
+  std::vector<float> state = random.floats(heads * state_floats(rows, columns));
+  float* scale = state.data() + panel_floats(rows) - kPanel;
+  for (int64_t head = 0; head < heads; ++head) {
+    const float own = std::ldexp(1.5f + random.floats(1)[0], static_cast<int>(head % 2) * -58);
+    for (int64_t panel = 0; panel < state_panels(columns); ++panel, scale += panel_floats(rows)) *scale = own;
+  }
   return state;
 }
 
-// A value head's results and state, `cut` rows at a time.
-Convolved ruled(const Kernels& kernels, DeltaRuleTask task, int64_t cut) {
-  const int64_t all = task.rows;
+// A value head's results and state, `cut` rows and `panels` panels at a time.
+Convolved ruled(const Kernels& kernels, const DeltaRuleTask& task, int64_t cut, int64_t panels) {
+  const int64_t all = task.rows, columns = panels * kPanel;
   std::vector<float> state(task.state, task.state + state_floats(task.key_dim, task.value_dim));
   std::vector<float> out(all * task.out_stride);
-  task.state = state.data();
   for (int64_t row = 0; row < all; row += cut) {
-    DeltaRuleTask part = task;
-    part.q += row * task.qk_stride;
-    part.k += row * task.qk_stride;
-    part.v += row * task.v_stride;
-    part.decay += row * task.gate_stride;
-    part.beta += row * task.gate_stride;
-    part.rows = std::min(cut, all - row);
-    part.out = out.data() + row * task.out_stride;
-    kernels.delta_rule(part);
+    for (int64_t column = 0; column < task.value_dim; column += columns) {
+      DeltaRuleTask part = task;
+      part.q += row * task.qk_stride;
+      part.k += row * task.qk_stride;
+      part.v += row * task.v_stride + column;
+      part.decay += row * task.gate_stride;
+      part.beta += row * task.gate_stride;
+      part.rows = std::min(cut, all - row);
+      part.value_dim = std::min(columns, task.value_dim - column);
+      part.state = state.data() + column / kPanel * panel_floats(task.key_dim);
+      part.out = out.data() + row * task.out_stride + column;
+      kernels.delta_rule(part);
+    }
   }
   return {out, state};
 }
@@ -98,9 +103,10 @@ void check_delta_rule(Report& report, const Kernels& tier, const Kernels& scalar
                                  state.data(),
                                  nullptr,
                                  value_stride};
-        const Convolved wanted = ruled(scalar, task, rows);
+        const int64_t panels = state_panels(value_dim);
+        const Convolved wanted = ruled(scalar, task, rows, panels);
         for (const int64_t cut : {rows, int64_t{1}, int64_t{3}}) {
-          const Convolved got = ruled(tier, task, cut);
+          const Convolved got = ruled(tier, task, cut, cut == 3 ? (panels + 1) / 2 : panels);
           report.same_bits(got.out, wanted.out, "rows");
           report.same_bits(got.state, wanted.state, "state");
         }
@@ -151,8 +157,8 @@ struct Moved {
   std::vector<float> y, state;
 };
 
-// All rows of heads [begin, end), `cut` rows at a time.
-Moved moved(const Kernels& kernels, Mamba2Task task, int64_t cut) {
+// All rows of the task's panels, `cut` rows and `panels` panels at a time.
+Moved moved(const Kernels& kernels, Mamba2Task task, int64_t cut, int64_t panels) {
   const int64_t all = task.rows;
   std::vector<float> x(task.x, task.x + all * task.stride);
   std::vector<float> state(task.state, task.state + task.heads * state_floats(task.state_dim, task.head_dim));
@@ -164,7 +170,10 @@ Moved moved(const Kernels& kernels, Mamba2Task task, int64_t cut) {
     task.c = c + row * task.stride;
     task.dt = dt + row * task.dt_stride;
     task.rows = std::min(cut, all - row);
-    kernels.mamba2(task);
+    for (Mamba2Task part = task; part.panel_begin < task.panel_end; part.panel_begin = part.panel_end) {
+      part.panel_end = std::min(part.panel_begin + panels, task.panel_end);
+      kernels.mamba2(part);
+    }
   }
   return {x, state};
 }
@@ -197,17 +206,17 @@ void check_mamba2(Report& report, const Kernels& tier, const Kernels& scalar) {
         task.groups = groups;
         task.head_dim = head_dim;
         task.state_dim = state_dim;
-        task.head_begin = rows % 3 == 0;
-        task.head_end = heads;
+        task.panel_begin = rows % 3 == 0;
+        task.panel_end = heads * state_panels(head_dim);
         task.dt_bias = dt_bias.data();
         task.a_log = a_log.data();
         task.d = d.data();
         task.dt_scale = 0.75f;
         task.dt_most = 9.0f;
         task.state = state.data();
-        const Moved wanted = moved(scalar, task, rows);
+        const Moved wanted = moved(scalar, task, rows, task.panel_end);
         for (const int64_t cut : {rows, int64_t{1}, int64_t{3}, int64_t{7}}) {
-          const Moved got = moved(tier, task, cut);
+          const Moved got = moved(tier, task, cut, cut);
           report.same_bits(got.y, wanted.y, "rows");
           report.same_bits(got.state, wanted.state, "state");
         }

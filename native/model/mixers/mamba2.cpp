@@ -75,12 +75,13 @@ void Mamba2::scale(size_t layer, Range channels) {
   section(k.inner() + shared, k.channels(), k.c_scale);
 }
 
-// Convolves the member's channels of all sequences.
+// Convolves the member's channels of all sequences, and clears its heads of those that begin.
 void Mamba2::convolve(const StepWalk& w, size_t layer) {
   const Batch& batch = step_.batch();
   const Mamba2Kind& k = kind(layer);
   const Convolution& weights = weights_.convolution(layer);
   const Range channels = share(k.channels(), kPanel, w.member, step_.pool.threads());
+  const Range heads = share(k.heads, 1, w.member, step_.pool.threads());
   ShortConvTask task{};
   task.stride = projected(layer).stride;
   task.width = k.taps;
@@ -93,7 +94,7 @@ void Mamba2::convolve(const StepWalk& w, size_t layer) {
   scale(layer, channels);
   for (int64_t s = 0; s < batch.sequences; ++s) {
     const Range rows{batch.start[s], batch.start[s + 1]};
-    if (batch.position[rows.begin] == 0) states_.clear(layer, batch.state[s], channels, {0, 0});
+    if (batch.position[rows.begin] == 0) states_.clear(layer, batch.state[s], channels, heads);
     task.b = columns_at(projected(layer), rows.begin, Mamba2Columns(k).xbc);
     task.rows = rows.size();
     task.state = states_.at(layer, batch.state[s]).tail;
@@ -102,16 +103,15 @@ void Mamba2::convolve(const StepWalk& w, size_t layer) {
   }
 }
 
-// Moves the states of the member's heads by the tokens of all sequences; y replaces x.
+// Moves the member's panels of the states by the tokens of all sequences; y replaces x.
 void Mamba2::move_states(const StepWalk& w, size_t layer) {
   const Batch& batch = step_.batch();
   const Mamba2Kind& k = kind(layer);
   const Recurrence& weights = weights_.recurrence(layer);
-  const Range heads = share(k.heads, 1, w.member, step_.pool.threads());
+  const Range panels = share(k.heads * state_panels(k.head_dim), 1, w.member, step_.pool.threads());
   const Operand &in = projected(layer), &xbc = step_.scratch.convolved;
   for (int64_t s = 0; s < batch.sequences; ++s) {
     const int64_t row = batch.start[s];
-    if (batch.position[row] == 0) states_.clear(layer, batch.state[s], {0, 0}, heads);
     step_.kernel.mamba2({columns_at(xbc, row, 0),
                          columns_at(xbc, row, k.inner()),
                          columns_at(xbc, row, k.inner() + k.groups * k.state_dim),
@@ -123,8 +123,8 @@ void Mamba2::move_states(const StepWalk& w, size_t layer) {
                          k.groups,
                          k.head_dim,
                          k.state_dim,
-                         heads.begin,
-                         heads.end,
+                         panels.begin,
+                         panels.end,
                          weights.dt_bias.data(),
                          weights.a_log.data(),
                          weights.d.data(),

@@ -5,8 +5,11 @@
 // keys they are 16 KiB, which stay in the first-level cache. A row reads and writes them once: while it writes the
 // state, it sums up its own result and what the state holds for the next row's key.
 //
-// Cost: three multiply-adds for each value of the state and row. A product of matrices over a chunk of rows (the same
-// paper, section 3.3) needs as many and some within the chunk, and its bits would depend on how a prompt is cut.
+// Cost: three multiply-adds for each value of the state and row. A product of matrices over a chunk of C rows (the same
+// paper, section 3.3) needs as many, and C (1 / key_dim + 1 / value_dim) within the chunk: one more with C = 64 and
+// heads of 128 x 128. It would pay by matrix units alone, but these multiply bfloat16, of which a float32 state needs
+// three and so six products, at two to four times the rate of float32. Its bits depend on how a prompt is cut, too,
+// unless a slot keeps the rows since its chunk's start, which each decoded token would read beside the state.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/ops/rows/activation.h"
@@ -18,8 +21,11 @@
 namespace forearm {
 namespace {
 
-// Panels of columns that are computed together: three sums and a broadcast each must fit the registers.
-constexpr int kDeltaPanels = 2;
+// Panels of columns that are computed together: three sums and a broadcast each must fit the registers. Of an F16 in
+// one register a panel alone waits for its two sums of a multiply-add each (on Zen 5, by value of the state: 2.0 times
+// as long as two panels together, 2.6 times as long as three, 1.8 times as long as four, whose stores are the limit);
+// of an F16 in four registers more than one panel would not fit.
+constexpr int kDeltaPanels = kVectorRegisters == 1 ? 3 : kVectorRegisters == 2 ? 2 : 1;
 
 inline void delta_gates(const DeltaGatesTask& t) {
   for (int64_t row = 0; row < t.rows; ++row) {
@@ -47,22 +53,26 @@ inline DeltaSums<kPanels> delta_update(float* kept, int64_t key_dim, const float
   UNROLLED_FOR (p, kPanels) sums.told[p] = sums.out[p] = zero();
   for (int64_t i = 0; i < key_dim; ++i) {
     const F16 k = broadcast(key[i]), q = broadcast(query[i]), next = broadcast(next_key[i]);
+    float* at = kept + i * kPanel;
+    F16 s[kPanels];
     UNROLLED_FOR (p, kPanels) {
-      float* at = kept + (p * key_dim + i) * kPanel;
-      const F16 before = kRescales ? mul(broadcast(scale), load(at)) : load(at);
-      const F16 s = fma(k, change[p], before);
-      store(at, s);
-      sums.out[p] = fma(q, s, sums.out[p]);
-      sums.told[p] = fma(next, s, sums.told[p]);
+      const F16 before = load(at + p * panel_floats(key_dim));
+      s[p] = fma(k, change[p], kRescales ? mul(broadcast(scale), before) : before);
+    }
+    UNROLLED_FOR (p, kPanels) {
+      store(at + p * panel_floats(key_dim), s[p]);
+      sums.out[p] = fma(q, s[p], sums.out[p]);
+      sums.told[p] = fma(next, s[p], sums.told[p]);
     }
   }
   return sums;
 }
 
-// Moves kPanels panels, of columns from `column` on, by all rows. Returns the scale after them.
+// Moves kPanels panels, of columns from `column` on, by all rows.
 template <int kPanels>
-inline float delta_columns(const DeltaRuleTask& t, int64_t column, float scale) {
-  float* kept = t.state + column * t.key_dim;
+inline void delta_columns(const DeltaRuleTask& t, int64_t column) {
+  const int64_t panel = panel_floats(t.key_dim);
+  float *kept = t.state + column / kPanel * panel, scale = kept[panel - kPanel];
   const auto lanes_of = [&](int panel) {
     const int64_t left = t.value_dim - column - panel * kPanel;
     return left < kPanel ? left : kPanel;
@@ -70,8 +80,7 @@ inline float delta_columns(const DeltaRuleTask& t, int64_t column, float scale) 
   DeltaSums<kPanels> sums;
   UNROLLED_FOR (p, kPanels) sums.told[p] = zero();
   for (int64_t i = 0; i < t.key_dim; ++i) {
-    UNROLLED_FOR (p, kPanels)
-      sums.told[p] = fma(broadcast(t.k[i]), load(kept + (p * t.key_dim + i) * kPanel), sums.told[p]);
+    UNROLLED_FOR (p, kPanels) sums.told[p] = fma(broadcast(t.k[i]), load(kept + p * panel + i * kPanel), sums.told[p]);
   }
   for (int64_t row = 0; row < t.rows; ++row) {
     const float *q = t.q + row * t.qk_stride, *k = t.k + row * t.qk_stride, *v = t.v + row * t.v_stride + column;
@@ -87,17 +96,17 @@ inline float delta_columns(const DeltaRuleTask& t, int64_t column, float scale) 
     UNROLLED_FOR (p, kPanels)
       store_lanes(t.out + row * t.out_stride + column + p * kPanel, mul(broadcast(scale), sums.out[p]), lanes_of(p));
   }
-  return scale;
+  UNROLLED_FOR (p, kPanels) kept[(p + 1) * panel - kPanel] = scale;
 }
 
 inline void delta_rule(const DeltaRuleTask& t) {
-  float* scale = t.state + state_panels(t.value_dim) * kPanel * t.key_dim;
-  float after = *scale;
   int64_t column = 0;
-  for (; column + (kDeltaPanels - 1) * kPanel < t.value_dim; column += kDeltaPanels * kPanel)
-    after = delta_columns<kDeltaPanels>(t, column, *scale);
-  for (; column < t.value_dim; column += kPanel) after = delta_columns<1>(t, column, *scale);
-  *scale = after;
+  const auto left = [&] { return state_panels(t.value_dim - column); };
+  if constexpr (kDeltaPanels > 2)  // four are twice two: one alone is slow
+    for (; left() == 3 || left() > 4; column += 3 * kPanel) delta_columns<3>(t, column);
+  if constexpr (kDeltaPanels > 1)
+    for (; left() >= 2; column += 2 * kPanel) delta_columns<2>(t, column);
+  for (; left() >= 1; column += kPanel) delta_columns<1>(t, column);
 }
 
 }  // namespace

@@ -49,7 +49,8 @@ template <int kPanels, int kTokens, bool kRescales>
 inline void mamba2_pass(const Mamba2Task& t, int64_t head, int64_t row, int64_t column, const Mamba2Steps& steps,
                         int64_t step) {
   const int64_t group = head / (t.heads / t.groups) * t.state_dim;
-  float* state = t.state + head * state_floats(t.state_dim, t.head_dim) + column * t.state_dim;
+  const int64_t panel = panel_floats(t.state_dim);
+  float* state = t.state + head * state_floats(t.state_dim, t.head_dim) + column / kPanel * panel;
   const float *b = t.b + row * t.stride + group, *c = t.c + row * t.stride + group;
   float* x = t.x + row * t.stride + head * t.head_dim + column;
   F16 moved[kTokens][kPanels], y[kTokens][kPanels];
@@ -70,7 +71,7 @@ inline void mamba2_pass(const Mamba2Task& t, int64_t head, int64_t row, int64_t 
       read[i] = broadcast(c[i * t.stride + n]);
     }
     UNROLLED_FOR (p, kPanels) {
-      float* at = state + (p * t.state_dim + n) * kPanel;
+      float* at = state + p * panel + n * kPanel;
       F16 s = load(at);
       UNROLLED_FOR (i, kTokens) {
         if constexpr (kRescales) s = mul(broadcast(steps.factor[step + i]), s);
@@ -107,19 +108,29 @@ inline void mamba2_columns(const Mamba2Task& t, int64_t head, int64_t row, int64
   for (; step < rows; ++step) mamba2_pass<kPanels, 1, true>(t, head, row + step, column, steps, step);
 }
 
-inline void mamba2(const Mamba2Task& t) {
+// Moves the panels of a head's columns [begin, end) by all rows.
+inline void mamba2_head(const Mamba2Task& t, int64_t head, int64_t begin, int64_t end) {
+  const int64_t panel = panel_floats(t.state_dim);
+  float* scale = t.state + head * state_floats(t.state_dim, t.head_dim) + panel - kPanel;
+  float after = scale[begin / kPanel * panel];
   Mamba2Steps steps;
-  for (int64_t head = t.head_begin; head < t.head_end; ++head) {
-    float* scale = t.state + (head + 1) * state_floats(t.state_dim, t.head_dim) - kPanel;
-    for (int64_t row = 0; row < t.rows; row += kStepRows) {
-      const int64_t rows = t.rows - row < kStepRows ? t.rows - row : kStepRows;
-      mamba2_steps(t, head, row, rows, *scale, steps);
-      *scale = steps.scale[rows - 1];
-      int64_t column = 0;
-      for (; column + (kMambaPanels - 1) * kPanel < t.head_dim; column += kMambaPanels * kPanel)
-        mamba2_columns<kMambaPanels>(t, head, row, rows, column, steps);
-      if (column < t.head_dim) mamba2_columns<1>(t, head, row, rows, column, steps);
-    }
+  for (int64_t row = 0; row < t.rows; row += kStepRows) {
+    const int64_t rows = t.rows - row < kStepRows ? t.rows - row : kStepRows;
+    mamba2_steps(t, head, row, rows, after, steps);
+    after = steps.scale[rows - 1];
+    int64_t column = begin;
+    for (; column + (kMambaPanels - 1) * kPanel < end; column += kMambaPanels * kPanel)
+      mamba2_columns<kMambaPanels>(t, head, row, rows, column, steps);
+    if (column < end) mamba2_columns<1>(t, head, row, rows, column, steps);
+  }
+  for (int64_t column = begin; column < end; column += kPanel) scale[column / kPanel * panel] = after;
+}
+
+inline void mamba2(const Mamba2Task& t) {
+  const int64_t panels = state_panels(t.head_dim);
+  for (int64_t head = t.panel_begin / panels; head * panels < t.panel_end; ++head) {
+    const int64_t begin = (t.panel_begin - head * panels) * kPanel, end = (t.panel_end - head * panels) * kPanel;
+    mamba2_head(t, head, begin < 0 ? 0 : begin, end < t.head_dim ? end : t.head_dim);
   }
 }
 
