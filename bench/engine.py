@@ -7,7 +7,7 @@ Random weights of a shape of bench/shapes.py (or of --layers of it), so nothing 
 Decode is stated as GB/s of all bytes that a step must read: packed weights with their scales (of the embedding table
 one row, of experts those that are chosen), keys and values of the context, and states. Prefill as GFLOP/s of all
 multiplications, two operations each, attention's among them, against the peak of the instructions that multiply weights
-of the format (int8 and int4: int8).
+of the format (int8 and int4: int8; int8-float and int4-float, whose activations are not rounded: bfloat16).
 
 On a shared machine the limits change from one second to the next. So each step is timed next to its limit, reading
 as many bytes as decode reads, and a share is the median of the ratios of such pairs.
@@ -165,7 +165,7 @@ def measure_prefill(
 
 
 def peak_of(name: str) -> str:
-    return PEAKS.get(name, "int8_gops")
+    return PEAKS.get("bfloat16" if name.endswith("-float") else name, "int8_gops")
 
 
 def measure(shape_name: str, shape: Shape, name: str, args: argparse.Namespace) -> list[Figure]:
@@ -210,7 +210,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--cores", default="", help="CPU ids, one a thread, separated by commas; default: not pinned")
     parser.add_argument("--shapes", default="r1-distill-qwen-1.5b", help=f"of {', '.join(SHAPES)}")
-    parser.add_argument("--formats", default="bfloat16,int8,int4", help="float32 … int8, int4 (-g64, -g32)")
+    parser.add_argument("--formats", default="bfloat16,int8,int4", help="float32 … int8, int4 (-g64, -g32; -float)")
     parser.add_argument("--kv-cache-dtype", default=KV_DTYPE)
     parser.add_argument("--layers", type=int, default=0, help="of the shape; 0: all")
     parser.add_argument("--context", type=int, default=256, help="position of the decoded token")

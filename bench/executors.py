@@ -19,10 +19,14 @@ PIECE_ROWS = 4096
 
 
 def formats_of(config: ModelConfig, name: str) -> dict[str, WeightFormat]:
-    """Return the formats of --quantization `name` (embedding and head int8), or a float dtype for all."""
+    """Return the formats of --quantization `name` (embedding and head int8), or a float dtype for all.
+
+    A name ending in -float has --quantization-activations float.
+    """
     if name in FLOATS:
         return uniform_formats(config, WeightFormat(name))  # type: ignore[arg-type]  # one of FLOATS
-    return plan_formats(matrices(config), (), "bfloat16", Asked(name), quantized=False)
+    asked = Asked(name.removesuffix("-float"), activations="float" if name.endswith("-float") else "auto")
+    return plan_formats(matrices(config), (), "bfloat16", asked, quantized=False)
 
 
 def make_executor(

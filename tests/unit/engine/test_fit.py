@@ -31,7 +31,7 @@ def limits(step_tokens: int, rows: int) -> StepLimits:
     return StepLimits(step_tokens=step_tokens, running=rows, step_rows=rows, slice_tokens=0, whole_prompts=False)
 
 
-@pytest.mark.parametrize("name", ["float32", "bfloat16", "int8", "int4", "int4-g32", "fp8"])
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "int8", "int4", "int4-g32", "int8-float", "fp8"])
 @pytest.mark.parametrize("shape", SIZES)
 def test_scratch_is_counted_as_it_is_and_for_any_tier_not_much_larger(shape: str, name: str) -> None:
     config = SIZES[shape].model
