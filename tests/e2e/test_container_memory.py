@@ -20,7 +20,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.e2e.served import Served, serve, wait_until
+from tests.e2e.served import Served, free_port, serve, wait_until
 from tests.e2e.test_hostile_wire import engine_socket
 
 from forearm import wire
@@ -34,13 +34,13 @@ GRAMMARS = int(os.environ.get("FOREARM_TEST_GRAMMARS", "400"))
 class Group:
     """A control group of memory, of version 1 or 2."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
         first = ROOT / "memory"
         self.old = first.is_dir()
         self.path = (first if self.old else ROOT) / f"forearm-{uuid.uuid4().hex[:8]}"
         self.path.mkdir()
-        self._write("memory.limit_in_bytes" if self.old else "memory.max", LIMIT)
-        self._write("memory.memsw.limit_in_bytes" if self.old else "memory.swap.max", LIMIT if self.old else 0)
+        self._write("memory.limit_in_bytes" if self.old else "memory.max", limit)
+        self._write("memory.memsw.limit_in_bytes" if self.old else "memory.swap.max", limit if self.old else 0)
 
     def _write(self, name: str, value: int) -> None:
         path = self.path / name
@@ -58,9 +58,9 @@ class Group:
 
 
 @pytest.fixture
-def group() -> Iterator[Group]:
+def group(request: pytest.FixtureRequest) -> Iterator[Group]:
     try:
-        made = Group()
+        made = Group(getattr(request, "param", LIMIT))
     except OSError as error:
         pytest.skip(f"needs a control group of its own: {error}")
     home = next(
@@ -155,6 +155,19 @@ def test_an_engine_that_dies_while_memory_is_short_comes_back_once_it_is_free(tm
         assert served.chat("What is ice?", max_tokens=3, temperature=0).status_code == 200
         assert served.engine().pid != before
 
+    assert group.kills() == 0
+
+
+@pytest.mark.parametrize("group", [512 * MIB], indirect=True)
+def test_what_is_refused_in_half_a_gibibyte_starts_with_the_setting_that_is_named(tmp_path: Path, group: Group) -> None:
+    argv = [sys.executable, "-m", "forearm", "serve", "--host", "127.0.0.1", "--port", str(free_port())]
+    refused = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    assert refused.returncode == 78
+    assert "(the container's limit)" in refused.stderr
+    name, _, value = "FOREARM_MAX_BODY_BYTES=8388608".partition("=")
+    assert f"{name}={value} or a lower --api-server-count needs less" in refused.stderr
+    with serve(tmp_path, "--api-server-count", "1", env={name: value}) as served:
+        assert served.chat("What is ice?", max_tokens=200).status_code == 200
     assert group.kills() == 0
 
 

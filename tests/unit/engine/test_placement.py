@@ -341,6 +341,11 @@ def test_a_sequence_that_does_not_fit_is_refused_with_a_length_that_does() -> No
         kv_blocks(EngineConfig(kv_cache_memory_bytes=GIB), 131072, 1 << 20, 0, ROOMY)
 
 
+def test_where_nothing_is_left_for_kv_no_shorter_sequence_is_advised() -> None:
+    with pytest.raises(ConfigError, match=r"FOREARM_MAX_BODY_BYTES=8388608 .* Use a smaller model or more memory$"):
+        kv_blocks(EngineConfig(others_bytes=20 * GIB), 4096, 1 << 20, 70 * GIB, ROOMY)
+
+
 def test_the_longest_sequence_is_what_memory_allows_and_no_more_than_the_models() -> None:
     assert longest(EngineConfig(kv_cache_memory_bytes=GIB), 131072, 1 << 20, 0, ROOMY) == 32768
     assert longest(EngineConfig(kv_cache_memory_bytes=GIB), 4096, 1 << 20, 0, ROOMY) == 4096

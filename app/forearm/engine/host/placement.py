@@ -225,7 +225,7 @@ def kv_blocks(
     room = memory.available_bytes - kept_free - needed_bytes
     why = f"--gpu-memory-utilization {config.memory_utilization:g}"
     if kept_free == config.others_bytes:
-        why = "for serve and the API; less by --api-server-count or FOREARM_MAX_BODY_BYTES"
+        why = "for serve and the API; FOREARM_MAX_BODY_BYTES=8388608 or a lower --api-server-count needs less"
     arithmetic = (
         f"{in_gib(memory.available_bytes)} are free of {in_gib(memory.total_bytes)} ({memory.limited_by}), "
         f"less {in_gib(needed_bytes)} for weights, scratch and grammars, less {in_gib(kept_free)} kept free "
@@ -246,7 +246,7 @@ def kv_blocks(
         raise ConfigError(
             f"one sequence of {model_len} tokens needs {in_gib(sequence * block_bytes)} of KV cache"
             f"{'' if asked is None else f', of {in_gib(asked)} asked for'}: {arithmetic}. "
-            f"Use --max-model-len {max(0, blocks) * BLOCK_TOKENS or 'auto'} or less, or a smaller model"
+            f"Use {f'--max-model-len {blocks * BLOCK_TOKENS} or less, ' * (blocks > 0)}a smaller model or more memory"
         )
     return blocks
 
