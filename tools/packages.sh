@@ -30,6 +30,7 @@ check() {
   "$work/clean/bin/python" -m pip install --quiet --force-reinstall --no-deps "$1"
   said=$(cd "$work/empty" && "$work/clean/bin/forearm" --version)
   [ "$said" = "forearm $version ${commit:0:12}" ] || { echo "error: ${1##*/} prints '$said' instead of its version and commit"; exit 1; }
+  [ -f "$work/clean/share/man/man1/forearm.1" ] || { echo "error: ${1##*/} installs no manual page"; exit 1; }
   answer=$(cd "$work/empty" && "$work/clean/bin/forearm" generate --prompt "A glacier is" --max-tokens 8 2>"$work/log") ||
     { cat "$work/log"; exit 1; }
   [ -n "$answer" ] || { echo "error: ${1##*/} generates no text"; exit 1; }

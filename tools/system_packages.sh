@@ -18,6 +18,7 @@ fi
 if [ -n "$for_tests" ]; then
   command -v curl >/dev/null || missing+=(curl)
   command -v openssl >/dev/null || missing+=(openssl)
+  command -v groff >/dev/null || missing+=(groff-base)
   # The playground's tests need a browser. Ubuntu's chromium is a snap, which does not run in containers: there Playwright
   # installs one.
   if [ "$(. /etc/os-release; echo "$ID")" = debian ]; then

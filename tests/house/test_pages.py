@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import yaml
 from bench import records
-from tools import dashboard, models_page, performance_page, rate_pictures
+from tools import dashboard, man_page, models_page, performance_page, rate_pictures
 from tools.settings_page import PAGE, page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,6 +19,20 @@ MOST_WORDS = 1000  # of the README: what it is and where to go on
 
 def test_the_settings_page_is_what_config_says() -> None:
     assert PAGE.read_text() == page(), "run: python tools/settings_page.py"
+
+
+def test_the_manual_page_is_what_the_commands_help_says_and_groff_has_no_complaint() -> None:
+    assert man_page.PAGE.read_text() == man_page.page(), "run: python tools/man_page.py"
+
+    drawn = subprocess.run(
+        ["groff", "-man", "-ww", "-Tutf8", "-P-cbou", "-rLL=80n", man_page.PAGE],
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert drawn.stderr == ""
+    assert "quantize [MODEL] -o FOLDER" in drawn.stdout
+    assert "--max-num-seqs" in drawn.stdout
 
 
 def test_the_models_page_is_what_the_families_say() -> None:

@@ -97,7 +97,7 @@ def add_serve(parser: CommandParser) -> None:
     add("--ready-check-timeout-sec", type=float, default=0, help="wait this long for a first answer")
     add("--num-warmups", type=_whole(0), default=0, help="requests before the measured ones")
     add("--profile", action="store_true", help="POST /start_profile before and /stop_profile after")
-    add("--request-id-prefix", default=f"bench-{uuid.uuid4().hex[:8]}-", help="of X-Request-Id")
+    add("--request-id-prefix", default=f"bench-{uuid.uuid4().hex[:8]}-", help="of X-Request-Id; default: random")
     add("--logprobs", type=_whole(0), help="log-probabilities for each token")
     add("--ignore-eos", action="store_true", help="answers are as long as asked for; random: always")
     add("--extra-body", type=json_object, default={}, help="JSON: further fields of every request")
