@@ -334,8 +334,9 @@ class Kernels:
         scale: float = 1.0,
         softcap: float = 0.0,
         residual: Float32Array | None = None,
+        xielu: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0),
     ) -> Float32Array:
-        """epilogue(a w^T): a [m, k], w [n, k] rounded to `dtype`, bias [n]; returns [m, n].
+        """epilogue(a w^T): a [m, k], w [n, k] rounded to `dtype`, bias [n]; returns [m, n]. xielu: its constants.
 
         Gated: rows of w (and bias) are the gate's, then up's; returns [m, n / 2]. `residual` is what "add" adds to.
         """
@@ -398,6 +399,7 @@ class Kernels:
         in_chunks: bool,
         bias: Float32Array | None = None,
         gate: Float32Array | None = None,
+        segment: int = 0,
     ) -> Float32Array:
         """Causal attention of the last tokens of a context.
 

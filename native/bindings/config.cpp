@@ -38,7 +38,8 @@ Activation activation_of(const std::string& name) {
                              {"gelu_erf", Activation::gelu_erf},
                              {"relu", Activation::relu},
                              {"relu_squared", Activation::relu_squared},
-                             {"swiglu_oai", Activation::swiglu_oai}});
+                             {"swiglu_oai", Activation::swiglu_oai},
+                             {"xielu", Activation::xielu}});
 }
 
 FeedForwardKind feed_forward_of(const py::handle& from) {
@@ -48,6 +49,8 @@ FeedForwardKind feed_forward_of(const py::handle& from) {
       py::hasattr(from, "out_scale") ? from.attr("out_scale").cast<float>() : 1.0f};
   if (kind.activation == Activation::swiglu_oai && !kind.gated)
     throw std::invalid_argument("activation is 'swiglu_oai', which a feed-forward has that is gated");
+  if (kind.activation == Activation::xielu && kind.gated)
+    throw std::invalid_argument("activation is 'xielu', which a feed-forward has that is not gated");
   return kind;
 }
 
@@ -107,7 +110,12 @@ AttentionKind attention_of(const py::handle& from) {
           .kv_heads = from.attr("kv_heads").cast<int64_t>(),
           .head_dim = from.attr("head_dim").cast<int64_t>(),
           .keys_as_values = from.attr("keys_as_values").cast<bool>(),
-          .shared_from = from.attr("shared_from").cast<std::optional<size_t>>()};
+          .shared_from = from.attr("shared_from").cast<std::optional<size_t>>(),
+          .segment = from.attr("segment").cast<int64_t>(),
+          .unit_qk = from.attr("unit_qk").cast<bool>(),
+          .query_growth = from.attr("query_growth").cast<float>(),
+          .query_positions = from.attr("query_positions").cast<int64_t>(),
+          .query_first = from.attr("query_first").cast<int64_t>()};
 }
 
 LayerKind layer_of(const py::handle& layer) {
@@ -257,8 +265,6 @@ Config config_of(const py::object& from, const py::object& matrices) {
   read("layer_scalar", c.layer_scalar);
   read("qkv_clip", c.qkv_clip);
   read("sinks", c.sinks);
-  read("query_growth", c.query_growth);
-  read("query_positions", c.query_positions);
   read_kinds(from, c);
   read("tied_head", c.tied_head);
   if (const auto width = from.attr("per_layer").cast<int64_t>(); width != 0)

@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 #include <stdexcept>
@@ -47,7 +48,8 @@ Activation activation_of(const std::string& name) {
                             {"gelu_erf", Activation::gelu_erf},
                             {"relu", Activation::relu},
                             {"relu_squared", Activation::relu_squared},
-                            {"swiglu_oai", Activation::swiglu_oai}},
+                            {"swiglu_oai", Activation::swiglu_oai},
+                            {"xielu", Activation::xielu}},
                            name);
 }
 
@@ -110,7 +112,7 @@ std::vector<float> packed_bias(const Floats& bias, bool gated) {
 
 Floats gemm(const Kernels& kernels, const Floats& a, const Floats& w, const std::string& dtype_name,
             const std::optional<Floats>& bias, const std::string& epilogue, const std::string& activation, float scale,
-            float softcap, const std::optional<Floats>& residual) {
+            float softcap, const std::optional<Floats>& residual, const std::array<float, 4>& xielu) {
   const DType dtype = dtype_of(dtype_name);
   const bool gated = epilogue_of(epilogue) == Epilogue::gated;
   const int64_t m = a.shape(0), n = w.shape(0), k = w.shape(1), columns = gated ? n / 2 : n;
@@ -122,6 +124,7 @@ Floats gemm(const Kernels& kernels, const Floats& a, const Floats& w, const std:
   std::fill_n(out.mutable_data(), m * columns, 0.0f);
   if (residual) std::copy_n(residual->data(), m * columns, out.mutable_data());
   const int64_t packed_columns = gated ? (columns + kPanel - 1) / kPanel * kPanel * 2 : n;
+  const Xielu constants{xielu[0], xielu[1], xielu[2], xielu[3]};
   kernels.gemm({rows.operand,
                 0,
                 m,
@@ -134,7 +137,8 @@ Floats gemm(const Kernels& kernels, const Floats& a, const Floats& w, const std:
                 scale,
                 softcap,
                 {out.mutable_data(), columns, Form::f32_rows},
-                nullptr});
+                nullptr,
+                &constants});
   return out;
 }
 
@@ -158,7 +162,8 @@ void bind_gemm(py::class_<Kernels>& kernels) {
   bind_codes(kernels);
   kernels
       .def("gemm", &gemm, "a"_a, "w"_a, "dtype"_a, "bias"_a = py::none(), "epilogue"_a = "store",
-           "activation"_a = "none", "scale"_a = 1.0f, "softcap"_a = 0.0f, "residual"_a = py::none())
+           "activation"_a = "none", "scale"_a = 1.0f, "softcap"_a = 0.0f, "residual"_a = py::none(),
+           "xielu"_a = std::array<float, 4>{})
       .def("embed", &embed, "tokens"_a.noconvert(), "w"_a, "dtype"_a, "scale"_a = 1.0f);
 }
 

@@ -145,7 +145,7 @@ void attend_in_chunks(const Kernels& kernels, AttendTask task) {
 
 Floats attend(const Kernels& kernels, const Floats& q, const Floats& k, const Floats& v, const std::string& dtype,
               float scale, int64_t window, float softcap, const MaybeFloats& sinks, int64_t step_tokens, bool in_chunks,
-              const MaybeFloats& bias, const MaybeFloats& gate) {
+              const MaybeFloats& bias, const MaybeFloats& gate, int64_t segment) {
   const int64_t tokens = q.shape(0), heads = q.shape(1), dim = q.shape(2), kv_heads = k.shape(1);
   const PagedCache paged(kernels, k, v, dtype_of(dtype));
   Floats out({tokens, heads, dim});
@@ -164,6 +164,7 @@ Floats attend(const Kernels& kernels, const Floats& q, const Floats& k, const Fl
       task.token_end = std::min(tokens, token + step_tokens);
       task.first_position = k.shape(0) - tokens;
       task.window = window;
+      task.segment = segment;
       task.scale = scale;
       task.softcap = softcap;
       task.sinks = data_or_null(sinks);
@@ -386,7 +387,7 @@ void bind_kernels(py::module_& module) {
       .def("head_norm", &head_norm, "x"_a, "weight"_a, "eps"_a)
       .def("rope", &rope, "x"_a, "cos"_a, "sin"_a, "interleaved"_a)
       .def("attend", &attend, "q"_a, "k"_a, "v"_a, "dtype"_a, "scale"_a, "window"_a, "softcap"_a, "sinks"_a,
-           "step_tokens"_a, "in_chunks"_a, "bias"_a = py::none(), "gate"_a = py::none())
+           "step_tokens"_a, "in_chunks"_a, "bias"_a = py::none(), "gate"_a = py::none(), "segment"_a = 0)
       .def("route", &route, "logits"_a, "active"_a, "score"_a, "correction"_a = py::none(), "groups"_a = 1,
            "groups_kept"_a = 1, "group_best"_a = 2, "renormalized"_a = false, "sum_epsilon"_a = 0.0f, "scale"_a = 1.0f,
            "jitter"_a = 0.0f)

@@ -157,7 +157,12 @@ struct PackedWeights {
 
 // swiglu_oai is only `gated`, and of both: gate = min(gate_v, 7), up = max(-7, min(7, up_v)),
 // gate * sigmoid(1.702 gate) * (up + 1), the last one fused (gpt-oss).
-enum class Activation : int32_t { none, silu, gelu_tanh, gelu_erf, relu, relu_squared, swiglu_oai };
+// xielu is never gated: with the constants of the task's Xielu, positive * x^2 + linear * x above 0, and
+// negative * (e^min(x, limit) - 1 - x) + linear * x up to 0 (Huang and Schlag 2024, arXiv:2411.13010).
+enum class Activation : int32_t { none, silu, gelu_tanh, gelu_erf, relu, relu_squared, swiglu_oai, xielu };
+struct Xielu {
+  float positive, negative, linear, limit;
+};
 
 // The epilogue of a tile of sums. v = sum + bias[n].
 //   store       out[m, n]  = scale * v
@@ -188,6 +193,7 @@ struct GemmTask {
   float softcap;
   Operand out;    // a float form; what follows quantizes to i8 forms
   void* scratch;  // gemm_scratch_bytes(k) of the calling thread's own memory, 64-byte aligned; null for float dtypes
+  const Xielu* xielu = nullptr;  // of that activation
 };
 
 // out[r] = scale * W[tokens[r]] for a packed W [n, k]; out float [rows][out_stride]. Codes: w = fma(s, code, o).
@@ -329,7 +335,8 @@ struct KeyBias {
 
 // Attention of one slice's tokens [token_begin, token_end) for one kv head and its `group` query heads, over the paged
 // cache. Token t has position first_position + t; it sees keys j <= its position, or all `keys` keys where that is not
-// 0 (encoders); and |position - j| < window when window > 0.
+// 0 (encoders); and |position - j| < window when window > 0, or those with j / segment = position / segment when
+// segment > 0.
 //   q        float [tokens][q_stride], head h of token t at t * q_stride + (kv_head * group + h) * head_dim
 //   out      columns of head h from (kv_head * group + h) * head_dim on; of a latent cache from h * cache.latent on
 //   score    = log2(e) * (softcap ? softcap * tanh(scale * q.k / softcap) : scale * q.k) + log2(e) * bias, the bias
@@ -366,6 +373,13 @@ struct AttendTask {
   void* scratch;
   const float* gate = nullptr;  // strided like q: results are multiplied with its sigmoid; null: they are not
   KeyBias key_bias{};           // instead of `bias`
+  int64_t segment = 0;          // 0: none
+
+  // The first key that a token at this position sees.
+  int64_t first_key(int64_t position) const {
+    if (segment > 0) return position / segment * segment;
+    return window > 0 && position >= window ? position - window + 1 : 0;
+  }
 };
 
 // Folds partials[chunk][token][head][2 + cache.value_dim()] of `chunks` chunks in order and writes `out` as attend

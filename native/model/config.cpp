@@ -110,6 +110,9 @@ void check_layers(const Config& c) {
     const LayerKind& layer = c.layers[i];
     if (const auto* attention = layer.mixer_as<AttentionKind>()) {
       in_range("window", attention->window, 0, INT32_MAX);
+      in_range("segment", attention->segment, 0, attention->window > 0 || c.bidirectional ? 0 : INT32_MAX);
+      if (attention->query_growth != 0.0f) in_range("query_positions", attention->query_positions, 1, INT32_MAX / 2);
+      in_range("query_first", attention->query_first, 0, 1);
       if (attention->rope) in_range("rope of a layer", *attention->rope, 0, static_cast<int64_t>(c.ropes.size()) - 1);
       check_heads(c, i);
     }
@@ -124,6 +127,7 @@ void check_layers(const Config& c) {
     if (layer.beside && !layer.mixer_as<AttentionKind>()) refuse("Mamba2 stands beside attention alone");
     if (!layer.mixes() && !layer.feed_forward) refuse("layer " + std::to_string(i) + " has neither half");
     if (layer.experts && !layer.feed_forward) refuse("experts need a feed-forward: their width");
+    if (layer.experts && layer.feed_forward->activation == Activation::xielu) refuse("experts can't have xielu");
     if (layer.feed_forward) in_range("width of a feed-forward", layer.feed_forward->width, 1, kLargest);
     if (layer.experts) check_experts(*layer.experts);
     if (layer.experts && layer.experts->apart && c.norm_placement != NormPlacement::sandwich)
@@ -248,7 +252,6 @@ void check(const Config& c, const Limits& limits) {
   in_range("head_dim", c.head_dim, 1, 4096);
   in_range("max_positions", c.max_positions, 1, INT32_MAX / 2);
   in_range("position_offset", c.position_offset, 0, 1024);
-  if (c.query_growth != 0.0f) in_range("query_positions", c.query_positions, 1, INT32_MAX / 2);
   if (c.parallel_residual && (c.norm_placement != NormPlacement::pre || c.norm_residual != NormResidual::none))
     refuse("a parallel residual needs norms that stand before each half of a layer alone");
   for (const LayerKind& layer : c.layers)

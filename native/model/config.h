@@ -33,6 +33,11 @@ struct AttentionKind {
   bool keys_as_values = false;  // values are the projected keys, before their norm and rotation
   // The layer whose keys and values are read; none: the layer's own.
   std::optional<size_t> shared_from = std::nullopt;
+  int64_t segment = 0;   // keys of the query's own segment of so many positions are visible; 0: all
+  bool unit_qk = false;  // q and k are normalized per head, without weights, after their rotation
+  // Queries at position p are multiplied by 1 + query_growth * log(1 + floor((p + query_first) / query_positions)).
+  float query_growth = 0.0f;
+  int64_t query_positions = 0, query_first = 0;
 };
 
 // The heads of an attention layer. Layers of equal shapes share the plan of their attention.
@@ -233,9 +238,6 @@ struct Config {
   bool sinks = false;           // each head has one more logit in the denominator of its softmax
   bool v_norm = false;          // values are normalized per head, without weights
   bool layer_scalar = false;    // the residual is multiplied with a number at the end of each layer
-  // Queries at position p are multiplied by 1 + query_growth * log(1 + floor(p / query_positions)).
-  float query_growth = 0.0f;
-  int64_t query_positions = 0;
 
   bool tied_head = false;
   std::optional<PerLayerKind> per_layer = std::nullopt;

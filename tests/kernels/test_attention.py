@@ -21,6 +21,7 @@ class Case:
     keys: int = 70
     tokens: int = 3
     window: int = 0
+    segment: int = 0
     softcap: float = 0.0
     sinks: bool = False
     dtype: str = "float32"
@@ -33,6 +34,8 @@ CASES = [
     *[Case(64, group=group, kv_heads=1, tokens=5) for group in (1, 3, 7, 8)],
     *[Case(20, keys=keys, tokens=tokens) for keys, tokens in ((1, 1), (32, 1), (33, 33), (512, 2), (1100, 4))],
     *[Case(16, window=window, keys=600, tokens=40) for window in (1, 31, 32, 100, 513)],
+    *[Case(16, segment=segment, keys=600, tokens=70) for segment in (1, 31, 32, 100, 513, 560)],
+    Case(40, group=2, segment=90, keys=700, tokens=200, dtype="int8"),
     *[Case(32, group=4, dtype=dtype) for dtype in ("float16", "bfloat16")],
     *[Case(40, group=3, keys=600, tokens=20, dtype=dtype) for dtype in CODES],
     Case(16, group=2, sinks=True, softcap=20.0, window=50, keys=700, tokens=30, dtype="int8"),
@@ -60,7 +63,18 @@ class Inputs:
 
 def attend(case: Case, x: Inputs, step_tokens: int = 1000, in_chunks: bool = False) -> Floats:
     return Kernels("scalar").attend(
-        x.q, x.k, x.v, case.dtype, x.scale, case.window, case.softcap, x.sinks, step_tokens, in_chunks, x.bias
+        x.q,
+        x.k,
+        x.v,
+        case.dtype,
+        x.scale,
+        case.window,
+        case.softcap,
+        x.sinks,
+        step_tokens,
+        in_chunks,
+        x.bias,
+        segment=case.segment,
     )
 
 
@@ -84,6 +98,8 @@ def reference(case: Case, x: Inputs) -> tuple[Doubles, Doubles]:
         scores = scores + added
         error = error + 2 * UNIT * (abs(scores) + abs(added)).max(axis=2, keepdims=True)
     seen = (key <= position) & ((case.window == 0) | (position - key < case.window))
+    if case.segment:
+        seen &= key // case.segment == position // case.segment
     scores = np.where(seen[:, None], scores, -np.inf)
     sinks = np.full(q.shape[1], -np.inf) if x.sinks is None else x.sinks.astype(np.float64)
     top = np.maximum(scores.max(axis=2), sinks)

@@ -110,6 +110,20 @@ def test_swiglu_oai_clamps_gate_and_up_and_adds_one_to_up() -> None:
     assert_within(got, wanted, spread + 32 * UNIT * (np.abs(wanted) + 8))
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e-4, 20.0])
+def test_xielu_is_a_square_above_zero_and_an_exponential_below(scale: float) -> None:
+    a, w, constants = random(1, 9, 32), random(2, 35, 32, scale=scale), (0.8, 1.3, 0.5, -1e-6)
+
+    got = Kernels("scalar").gemm(a, w, "float32", epilogue="activate", activation="xielu", xielu=constants)
+
+    positive, negative, linear, limit = np.float32(constants).astype(np.float64)
+    exact, error = product(a, rounded(w, "float32"))
+    below = negative * (np.expm1(np.minimum(exact, limit)) - exact)
+    wanted = np.where(exact > 0, positive * exact**2, below) + linear * exact
+    slope = 2 * positive * np.abs(exact) + negative + linear  # at most
+    assert_within(got, wanted, 2 * slope * error + 16 * UNIT * (np.abs(wanted) + np.abs(exact)))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (16, 3), (45, 97)])
 def test_embed_gives_the_tokens_rows(n: int, k: int, dtype: str) -> None:

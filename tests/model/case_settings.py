@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+_LLAMA4 = {
+    "head_dim": 20, "intermediate_size_mlp": 100, "intermediate_size": 40, "num_local_experts": 7,
+    "attention_chunk_size": 24, "floor_scale": 16, "attn_scale": 0.4, "rms_norm_eps": 1e-5,
+}  # fmt: skip
+
 ROWS: list[tuple[str, str, dict[str, Any]]] = [
     # the GPTs: fused tensors stored by columns, by head or by shares of the heads
     ("gpt2", "GPT2Config", {}),
@@ -19,6 +24,30 @@ ROWS: list[tuple[str, str, dict[str, Any]]] = [
     ("gptj-n-inner", "GPTJConfig", {"rotary_dim": 12, "n_inner": 100, "num_hidden_layers": 3}),
     ("codegen", "CodeGenConfig", {"rotary_dim": 4, "num_attention_heads": 4, "hidden_size": 48}),
     ("codegen-8", "CodeGenConfig", {"rotary_dim": 10, "num_attention_heads": 8, "hidden_size": 80, "n_inner": 100}),
+    # xIELU; experts of scaled inputs, chunks of 24 keys, queries that grow with the position
+    ("apertus", "ApertusConfig", {}),
+    ("apertus-biases", "ApertusConfig", {
+        "attention_bias": True, "num_hidden_layers": 3, "tie_word_embeddings": True, "rope_parameters": {
+            "rope_type": "default", "rope_theta": 5e4,
+        },
+    }),
+    ("llama4-text", "Llama4TextConfig", {
+        **_LLAMA4, "num_hidden_layers": 4, "interleave_moe_layer_step": 2, "attention_bias": True,
+    }),
+    ("llama4-experts-of-two", "Llama4TextConfig", {
+        **_LLAMA4, "num_experts_per_tok": 2, "use_qk_norm": False, "no_rope_layers": [0, 1], "rope_parameters": {
+            "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+    }),
+    ("llama4", "Llama4Config", {
+        "text_config": {**_LLAMA4, "attn_temperature_tuning": False, "num_hidden_layers": 3},
+        "vision_config": {
+            "hidden_size": 32, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "image_size": 28, "patch_size": 14, "vision_output_dim": 32, "projector_input_dim": 32,
+            "projector_output_dim": 32,
+        },
+    }),
     ("gpt_neox", "GPTNeoXConfig", {"hidden_size": 96, "intermediate_size": 100}),
     ("gpt_neox-in-turn", "GPTNeoXConfig", {
         "intermediate_size": 100, "use_parallel_residual": False, "attention_bias": False, "num_hidden_layers": 3,

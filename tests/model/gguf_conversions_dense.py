@@ -143,6 +143,31 @@ def _phimoe(config: Config) -> Config:
     return {"attention.layer_norm_rms_epsilon": config["rms_norm_eps"]}
 
 
+_LLAMA4_FIXED = {"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1}  # what no key tells
+_LLAMA4 = {"feed_forward.router": "ffn_gate_inp"} | {
+    f"feed_forward.{own}{part}_proj": f"ffn_{part}{end}" for part in ("gate", "up", "down")
+    for own, end in (("", ""), ("shared_expert.", "_shexp"))
+}  # fmt: skip
+
+
+def _llama4(config: Config) -> Config:
+    return {
+        "feed_forward_length": config["intermediate_size_mlp"],
+        "expert_feed_forward_length": config["intermediate_size"],
+        "interleave_moe_layer_step": config["interleave_moe_layer_step"],
+    }
+
+
+def _llama4_tensor(config: Config, name: str, values: np.ndarray) -> Tensors | None:
+    """Yield the experts' gate, up and down as rows."""
+    if name == "feed_forward.experts.down_proj":
+        return iter([("ffn_down_exps.weight", np.swapaxes(values, 1, 2))])
+    if name != "feed_forward.experts.gate_up_proj":
+        return None
+    halves = zip(("gate", "up"), np.split(np.swapaxes(values, 1, 2), 2, axis=1), strict=True)
+    return iter([(f"ffn_{part}_exps.weight", rows) for part, rows in halves])
+
+
 _GPT2 = {
     "ln_1": "attn_norm", "ln_2": "ffn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output",
     "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
@@ -216,6 +241,7 @@ OTHERS: list[tuple[Case, Conversion]] = [
     (_case("gpt_neox-in-turn"), Conversion("gptneox", _neox, _NEOX, _neox_tensor)),
     # with experts
     (_case("qwen3-moe", mlp_only_layers=[]), Conversion("qwen3vlmoe", moe_keys)),
+    (_case("llama4-text", **_LLAMA4_FIXED), Conversion("llama4", _llama4, _LLAMA4, _llama4_tensor)),
     (_case("glm4-moe"), Conversion("glm4moe", _glm_moe, AFTER, corrected)),
     (_case("ernie-moe"), Conversion("ernie4_5-moe", _ernie, change=corrected)),
     (_case("granite-moe"), Conversion("granitemoe", granite_keys, GRANITE, granite, permuted=True)),

@@ -18,8 +18,8 @@ from tests.model.reference_routes import routes
 
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.shards import Mapping, widened
-from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig, ShortConv
-from forearm.model.families.recurrences import GatedDelta, Mamba2
+from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig
+from forearm.model.families.recurrences import GatedDelta, Mamba2, ShortConv
 
 Array = npt.NDArray[np.float64]
 Positions = npt.NDArray[np.int64]
@@ -200,11 +200,14 @@ def attention(
             q, k = norm(config, w, "q_norm", q, e), norm(config, w, "k_norm", k, e)
         if layer.rope is not None and not after:
             q, k = (rotated(config, layer.rope, a, positions, e) for a in (q, k))
-    if config.query_growth:
-        q = q * (1 + config.query_growth * np.log(1 + positions // config.query_positions))[:, None, None]
+    if layer.unit_qk:
+        q, k = (norm(replace(config, norm_weight=False), {}, "unit", a, e) for a in (q, k))
+    if layer.query_growth:
+        steps = (positions + layer.query_first) // layer.query_positions
+        q = q * (1 + layer.query_growth * np.log(1 + steps))[:, None, None]
     k, v = e.around(k, e.cache), e.around(v, e.cache)
     k, v = (k, v) if layer.shared_from is None else kept[layer.shared_from]
-    mixed = attended(config, w, q, k, v, layer.window, positions, e)
+    mixed = attended(config, w, q, k, v, (layer.window, layer.segment), positions, e)
     if config.attention_gate:
         mixed = e.around(mixed * sigmoid(linear(x, w["q_gate"], None, e)).reshape(mixed.shape), e.sums, 4)
     return linear(mixed.reshape(len(x), -1), w["o"], w.get("o.bias"), e), (k, v)
@@ -216,11 +219,12 @@ def attended(
     q: Array,
     k: Array,
     v: Array,
-    window: int,
+    reach: tuple[int, int],
     positions: Positions,
     e: Rounding,
 ) -> Array:
     """The values that each head sees, weighted: [tokens, heads, value]. q, k, v: [tokens, heads or kv heads, dim]."""
+    window, segment = reach  # 0: none
     group = config.heads // k.shape[1]
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
     scores = np.einsum("qhd,khd->hqk", q, k)
@@ -238,6 +242,8 @@ def attended(
         scores = e.around(scores + w["attention_bias"].reshape(-1, config.heads)[buckets].transpose(2, 0, 1), e.sums)
     distance = np.abs(distance) if config.bidirectional else distance
     visible = (distance >= 0) & ((distance < window) if window else True)
+    if segment:
+        visible &= positions[:, None] // segment == positions[None] // segment
     scores = np.where(visible, scores, -np.inf)
     top = scores.max(axis=-1, keepdims=True)
     p = np.exp(scores - top)
@@ -288,7 +294,7 @@ def latent_attention(
     k_up, v_up = zip(*heads, strict=True)
     absorbed = np.stack([linear(q[:, h, : own.plain], k_up[h], None, floats) for h in range(config.heads)], axis=1)
     turned = rotated(config, own.rope, q[..., own.plain :], positions, e)
-    mixed = attended(config, w, np.concatenate([absorbed, turned], axis=2), k, k[..., : own.rank], 0, positions, e)
+    mixed = attended(config, w, np.concatenate([absorbed, turned], axis=2), k, k[..., : own.rank], (0, 0), positions, e)
     out = np.concatenate([linear(mixed[:, h], v_up[h], None, floats) for h in range(config.heads)], axis=1)
     return linear(out, w["o"], w.get("o.bias"), e)
 
@@ -387,7 +393,7 @@ def mlp(own: FeedForward, w: dict[str, Array], x: Array, e: Rounding) -> Array:
         gate = own.gate_scale * linear(x, w["gate"], w.get("gate.bias"), e)
         up = e.around(activated(own.activation, gate), e.sums, 8) * up
     else:
-        up = activated(own.activation, up)
+        up = xielu(w["xielu"], up) if own.activation == "xielu" else activated(own.activation, up)
     return own.out_scale * linear(up, w["down"], w.get("down.bias"), e)
 
 
@@ -473,6 +479,13 @@ def activated(name: str, x: Array) -> Array:
     if name == "gelu_erf":
         return 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
     return np.maximum(x, 0) ** (2 if name == "relu_squared" else 1)
+
+
+def xielu(stored: Array, x: Array) -> Array:
+    """Apertus' activation. stored: alpha_p, alpha_n, beta and eps. Source: transformers' activations.py."""
+    positive, negative, beta, limit = np.logaddexp(0, stored[0]), stored[2] + np.logaddexp(0, stored[1]), *stored[2:]
+    up_to_zero = (np.expm1(np.minimum(x, limit)) - x) * negative
+    return np.asarray(np.where(x > 0, positive * x * x, up_to_zero) + beta * x)
 
 
 def tolerance(config: ModelConfig, weights: dict[str, Array], tokens: list[int], rounding: Rounding) -> float:

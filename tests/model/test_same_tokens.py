@@ -20,11 +20,10 @@ from forearm.model.families.config import (
     Layer,
     ModelConfig,
     Rope,
-    ShortConv,
     WeightFormat,
 )
 from forearm.model.families.matrices import matrices, uniform_formats
-from forearm.model.families.recurrences import GatedDelta, Mamba2
+from forearm.model.families.recurrences import GatedDelta, Mamba2, ShortConv
 
 BLOCK = 32
 Floats = npt.NDArray[np.float32]
@@ -108,6 +107,16 @@ SHAPES = {
         layer_norm=True,
         qkv_bias=True,
         o_bias=True,
+    ),
+    "xielu and segments": replace(
+        LLAMA,
+        layers=(
+            Layer(Attention(0, segment=70, unit_qk=True), FeedForward(176, "xielu", gated=False)),
+            Layer(Attention(None, query_growth=0.4, query_positions=20, query_first=1), FeedForward(100)),
+            Layer(
+                Attention(0, segment=600), Experts(40, 7, 2, score="sigmoid", scales_input=True, shared=FeedForward(72))
+            ),
+        ),
     ),
     "odd heads": replace(
         LLAMA, head_dim=24, heads=3, kv_heads=3, ropes=(rope(24),), hidden=52, layers=layers(FeedForward(100))
@@ -257,6 +266,8 @@ class Weights:
                     self.vector(prefix + name, head_dim * (heads if config.qk_norm == "full" else 1), 1.0)
         if config.per_layer:
             self.norm(prefix + "per_layer_norm")
+        if isinstance(layer.feed_forward, FeedForward) and layer.feed_forward.activation == "xielu":
+            self.vector(prefix + "xielu", 4, 0.4)
         if config.layer_scalar:
             self.vector(prefix + "scalar", 1, 1.0)
         if layer.mamba2:

@@ -23,8 +23,8 @@ from forearm.engine.speculation.draft_length import Gain
 from forearm.engine.speculation.speculation import Speculation
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import open_checkpoint
-from forearm.model.families.config import Layer, ShortConv
-from forearm.model.families.recurrences import GatedDelta
+from forearm.model.families.config import Layer
+from forearm.model.families.recurrences import GatedDelta, ShortConv
 
 BOX = Memory(1 << 33, 1 << 33, "a box")
 SEEDS = range(6)

@@ -17,6 +17,8 @@ struct Shape {
 
 // One multiplication's inputs, unpacked. Gated: rows of W in packed order, gate and up panels alternating, and n is the
 // count of packed columns less what the last pair lacks.
+constexpr Xielu kXielu{0.8f, 1.3f, 0.5f, -1e-6f};
+
 struct Problem {
   Shape shape;
   std::vector<float> a, w, bias, residual;
@@ -59,7 +61,8 @@ std::vector<float> multiply(const Kernels& tier, const Problem& p, Form form, co
                p.scale,
                p.softcap,
                out.operand(),
-               nullptr});
+               nullptr,
+               &kXielu});
   }
   if (padding_is_zero) *padding_is_zero = out.padding_is_zero();
   return out.values();
@@ -79,6 +82,8 @@ double activated(Activation kind, double x) {
       return x > 0 ? x : 0;
     case Activation::relu_squared:
       return x > 0 ? x * x : 0;
+    case Activation::xielu:
+      return kXielu.linear * x + (x > 0 ? kXielu.positive * x * x : kXielu.negative * (expm1(x) - x));
     case Activation::swiglu_oai:  // has no half of its own: tests/kernels/test_gemm.py
       return x;
   }
@@ -242,6 +247,9 @@ void check_shape(Report& report, const Kernels& tier, const Kernels& scalar, con
 void check_gemm(Report& report, const Kernels& tier, const Kernels& scalar) {
   constexpr Epilogue kEpilogues[] = {Epilogue::store, Epilogue::add, Epilogue::activate, Epilogue::gated,
                                      Epilogue::softcap};
+  constexpr Activation kActivations[] = {Activation::none,     Activation::silu, Activation::gelu_tanh,
+                                         Activation::gelu_erf, Activation::relu, Activation::relu_squared,
+                                         Activation::xielu};
   int turn = 0;
   for (DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     for (int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 25, 37, 53}) {
@@ -251,7 +259,8 @@ void check_gemm(Report& report, const Kernels& tier, const Kernels& scalar) {
             const Epilogue epilogue = kEpilogues[at % 5];
             const int64_t columns = epilogue == Epilogue::gated ? round_up(n, 2) : n;
             check_shape(report, tier, scalar,
-                        {m, columns, k, dtype, epilogue, static_cast<Activation>(at / 5 % 6), at % 3 != 0});
+                        {m, columns, k, dtype, epilogue, kActivations[at / 5 % (epilogue == Epilogue::gated ? 6 : 7)],
+                         at % 3 != 0});
           }
         }
       }

@@ -29,6 +29,8 @@ const Norm* FeedForward::apply(StepWalk& w, size_t layer, const Norm* add) {
   task.epilogue = kind.gated ? Epilogue::gated : Epilogue::activate;
   task.activation = kind.activation;
   task.scale = kind.gate_scale;
+  const Xielu xielu = kind.activation == Activation::xielu ? weights_.xielu(layer) : Xielu{};
+  task.xielu = &xielu;
   task.out = step_.scratch.activated.target(down.matrix);
   step_.multiply(w, up, task);
   step_.barrier(w);

@@ -139,7 +139,11 @@ void Attention::finish_heads(size_t layer, Range rows, Range query, Range kv) {
     rotate(static_cast<size_t>(*rope), rows, key, kv.size(), dim);
   }
   if (config_.qk_norm_after_rope) normalize_heads(layer, rows, query, kv);
-  if (config_.query_growth != 0.0f) grow(rows, query.begin * dim, query.size() * dim);
+  if (kind(layer).unit_qk) {
+    normalize(rows, query.begin * dim, query.size(), dim, nullptr);
+    normalize(rows, key, kv.size(), dim, nullptr);
+  }
+  if (kind(layer).query_growth != 0.0f) grow(kind(layer), rows, query.begin * dim, query.size() * dim);
   for (int64_t h = kv.begin; h < kv.end; ++h)
     step_.kernel.write_kv({kv_.layer(static_cast<int64_t>(layer), h), qkv_at(rows.begin, s.at.key + h * dim),
                            qkv_at(rows.begin, s.at.value + h * dim), step_.scratch.mixer_in.stride, rows.size(), dim, h,
@@ -154,25 +158,27 @@ void Attention::clip(Range rows, int64_t column, int64_t columns) {
 }
 
 // Multiplies queries beyond the first query_positions, so that attention stays sharp over long contexts.
-void Attention::grow(Range rows, int64_t column, int64_t columns) {
+void Attention::grow(const AttentionKind& kind, Range rows, int64_t column, int64_t columns) {
   for (int64_t r = rows.begin; r < rows.end; ++r) {
-    const int64_t steps = step_.batch().position[r] / config_.query_positions;
+    const int64_t steps = (step_.batch().position[r] + kind.query_first) / kind.query_positions;
     if (steps == 0) continue;
-    const float factor = 1.0f + config_.query_growth * std::log(1.0f + static_cast<float>(steps));
+    const float factor = 1.0f + kind.query_growth * std::log(1.0f + static_cast<float>(steps));
     float* x = qkv_at(r, column);
     for (int64_t i = 0; i < columns; ++i) x[i] *= factor;
   }
+}
+
+// Normalizes neighbouring heads, each by itself. weight: [head_dim], or null.
+void Attention::normalize(Range rows, int64_t column, int64_t heads, int64_t head_dim, const float* weight) {
+  if (heads == 0) return;
+  step_.kernel.head_norm({qkv_at(rows.begin, column), step_.scratch.mixer_in.stride, rows.size(), heads, head_dim,
+                          weight, config_.norm_eps});
 }
 
 void Attention::normalize_heads(size_t layer, Range rows, Range query, Range kv) {
   const LayerNorms& norms = weights_.norms(layer);
   const LayersOfShape& s = shape(layer);
   const int64_t dim = s.heads.head_dim;
-  const auto per_head = [&](const float* weight, int64_t column, int64_t heads) {
-    if (heads == 0) return;
-    step_.kernel.head_norm(
-        {qkv_at(rows.begin, column), step_.scratch.mixer_in.stride, rows.size(), heads, dim, weight, config_.norm_eps});
-  };
   const auto whole = [&](const float* weight, int64_t column, int64_t width, bool layer_norm) {
     Operand out = step_.scratch.mixer_in;
     out.data = qkv_at(0, column);
@@ -183,10 +189,10 @@ void Attention::normalize_heads(size_t layer, Range rows, Range query, Range kv)
     for (int64_t column = heads.begin * dim; column < heads.end * dim; column += dim)
       whole(norm.weight.data() + column, first + column, dim, config_.layer_norm);
   };
-  if (config_.v_norm) per_head(nullptr, s.at.value + kv.begin * dim, kv.size());
+  if (config_.v_norm) normalize(rows, s.at.value + kv.begin * dim, kv.size(), dim, nullptr);
   if (config_.qk_norm == QkNorm::head) {
-    per_head(norms.q.weight.data(), query.begin * dim, query.size());
-    per_head(norms.k.weight.data(), s.at.key + kv.begin * dim, kv.size());
+    normalize(rows, query.begin * dim, query.size(), dim, norms.q.weight.data());
+    normalize(rows, s.at.key + kv.begin * dim, kv.size(), dim, norms.k.weight.data());
   } else if (config_.qk_norm == QkNorm::full) {  // rows are divided, so these are all heads
     whole(norms.q.weight.data(), 0, s.heads.heads * dim, false);
     whole(norms.k.weight.data(), s.at.key, s.heads.kv_heads * dim, false);
@@ -210,6 +216,7 @@ void Attention::attend(StepWalk& w, size_t layer) {
   task.q_stride = step_.scratch.mixer_in.stride;
   if (config_.attention_gate) task.gate = qkv_at(0, shape(layer).at.gate);
   task.window = kind(layer).window;
+  task.segment = kind(layer).segment;
   task.scale = config_.attention_scale;
   task.softcap = config_.attention_softcap;
   task.sinks = or_null(weights_.sinks(layer));

@@ -52,7 +52,8 @@ class Attention {
   void finish_columns(size_t layer, Range rows, int64_t row_block, Range columns);
   void finish_heads(size_t layer, Range rows, Range query, Range kv);
   void clip(Range rows, int64_t column, int64_t columns);
-  void grow(Range rows, int64_t column, int64_t columns);
+  void grow(const AttentionKind& kind, Range rows, int64_t column, int64_t columns);
+  void normalize(Range rows, int64_t column, int64_t heads, int64_t head_dim, const float* weight);
   void normalize_heads(size_t layer, Range rows, Range query, Range kv);
   void rotate(size_t rope, Range rows, int64_t column, int64_t heads, int64_t head_dim);
   void attend(StepWalk& w, size_t layer);

@@ -29,10 +29,8 @@ struct AttentionItem {
     if (keys == 0) return last / kChunkTokens + 1;
     return ((window > 0 && last + window < keys ? last + window : keys) - 1) / kChunkTokens + 1;
   }
-  // The first chunk that any of the tokens attends to, given the window.
-  int64_t chunk_begin(int64_t window) const {
-    return window > 0 && first_position >= window ? (first_position - window + 1) / kChunkTokens : 0;
-  }
+  // The first chunk that any of the tokens attends to.
+  int64_t chunk_begin(const AttendTask& task) const { return task.first_key(first_position) / kChunkTokens; }
 };
 
 // Neighbouring rows of one sequence whose attention is needed, and the output row of the first one.

@@ -33,7 +33,7 @@ void attend_piece(int member, const Step& step, const KvBlocks& kv, const Attent
   task.token_end = item.tokens;
   task.first_position = item.first_position;
   task.keys = item.keys;
-  task.chunk_begin = item.chunk_begin(task.window);
+  task.chunk_begin = item.chunk_begin(task);
   task.chunk_end = item.chunk_end(task.window);
   task.out_row = item.out_row;
   task.scratch = step.scratch.attend(member);

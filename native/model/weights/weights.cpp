@@ -1,5 +1,6 @@
 #include "model/weights/weights.h"
 
+#include <cmath>
 #include <stdexcept>
 
 namespace forearm {
@@ -20,6 +21,7 @@ std::string missing_rows(const std::string& name, const std::vector<bool>& loade
 Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
     : ranks_(ranks),
       layers_(c.layers.size()),
+      xielus_(c.layers.size()),
       corrections_(c.layers.size()),
       expert_scales_(c.layers.size()),
       sinks_(c.layers.size()),
@@ -36,6 +38,8 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
       declare_vector("layers." + std::to_string(i) + ".correction", corrections_[i], experts->count,
                      {experts->count, {}});
   for (size_t i = 0; i < layers_.size(); ++i) {
+    if (const auto& own = c.layers[i].feed_forward; own && own->activation == Activation::xielu)
+      declare_vector("layers." + std::to_string(i) + ".xielu", xielus_[i], 4, {4, {}});
     if (c.sinks && c.layers[i].mixer_as<AttentionKind>())
       declare_vector("layers." + std::to_string(i) + ".sinks", sinks_[i], c.heads, {c.heads, {}});
     if (const auto* conv = c.layers[i].mixer_as<ShortConvKind>())
@@ -157,6 +161,12 @@ void Weights::declare_vector(const std::string& name, std::vector<float>& values
   if (values.empty()) vector_bytes_ += padded * 4;
   values.resize(static_cast<size_t>(padded));
   vectors_.emplace(name, VectorValues{&values, place, 0.0f, std::vector<bool>(static_cast<size_t>(place.all_rows()))});
+}
+
+Xielu Weights::xielu(size_t layer) const {
+  const std::vector<float>& stored = xielus_[layer];
+  const auto softplus = [](float x) { return std::fmax(x, 0.0f) + std::log1p(std::exp(-std::fabs(x))); };
+  return {softplus(stored[0]), stored[2] + softplus(stored[1]), stored[2], stored[3]};
 }
 
 const Linear& Weights::linear(const std::string& name) const {

@@ -85,6 +85,8 @@ class Weights {
   const Norm& final_norm() const { return final_norm_; }
   // The norm of each layer's part of the projected embedding, [PerLayerKind::width].
   const Norm& per_layer_norm() const { return per_layer_norm_; }
+  // The constants of a layer's xIELU, which is stored as softplus's arguments (Apertus).
+  Xielu xielu(size_t layer) const;
   // What is added to the scores of a layer's experts when they are chosen, [experts]; empty: nothing.
   const std::vector<float>& correction(size_t layer) const { return corrections_[layer]; }
   // Factors of the weights of a layer's experts, [experts]; empty: none.
@@ -149,6 +151,7 @@ class Weights {
   const Ranks ranks_;
   std::map<std::string, Linear> linears_;
   std::vector<LayerNorms> layers_;
+  std::vector<std::vector<float>> xielus_;  // alpha of positive x, of negative x, beta, limit
   std::vector<std::vector<float>> corrections_, expert_scales_, sinks_;
   std::vector<Convolution> convolutions_;
   std::vector<Recurrence> recurrences_;

@@ -11,6 +11,20 @@ _GPT: dict[str, Any] = {
     "layer_norm_epsilon": 1e-05, "summary_activation": None, "summary_first_dropout": 0.1,
     "summary_proj_to_labels": True, "summary_type": "cls_index", "summary_use_proj": True,
 }  # fmt: skip
+_SCOUT: dict[str, Any] = {
+    **_BF16, "attention_bias": False, "attention_chunk_size": 8192, "attn_scale": 0.1, "attn_temperature_tuning": True,
+    "bos_token_id": 200000, "eos_token_id": [200001, 200007, 200008], "floor_scale": 8192,
+    "for_llm_compressor": False, "head_dim": 128, "hidden_act": "silu", "hidden_size": 5120,
+    "interleave_moe_layer_step": 1, "intermediate_size": 8192, "intermediate_size_mlp": 16384,
+    "max_position_embeddings": 10485760, "model_type": "llama4_text", "no_rope_layers": [],
+    "num_attention_heads": 40, "num_experts_per_tok": 1, "num_hidden_layers": 48, "num_key_value_heads": 8,
+    "num_local_experts": 16, "output_router_logits": False, "pad_token_id": 200018, "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    }, "rope_theta": 500000.0, "router_aux_loss_coef": 0.001, "router_jitter_noise": 0.0, "use_qk_norm": True,
+    "vocab_size": 202048,
+}  # fmt: skip
 
 LAYER_NORM: dict[str, dict[str, Any]] = {
     "phi-2": {
@@ -98,6 +112,33 @@ LAYER_NORM: dict[str, dict[str, Any]] = {
         "n_inner": None, "n_layer": 20, "n_positions": 2048, "resid_pdrop": 0.0, "rotary_dim": 32,
         "scale_attn_weights": True, "tie_word_embeddings": False, "tokenizer_class": "GPT2Tokenizer",
         "torch_dtype": "float16", "use_cache": True, "vocab_size": 51200,
+    },
+    "Apertus-8B-Instruct-2509": {
+        **_BF16, "architectures": ["ApertusForCausalLM"], "attention_bias": False, "bos_token_id": 1,
+        "eos_token_id": 68, "hidden_act": "xielu", "hidden_dropout": 0.0, "hidden_size": 4096,
+        "intermediate_size": 21504, "max_position_embeddings": 65536, "mlp_bias": False, "model_type": "apertus",
+        "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8, "pad_token_id": 3,
+        "post_norm": False, "qk_norm": True, "rms_norm_eps": 1e-05, "rope_scaling": {
+            "factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192,
+            "rope_type": "llama3", "type": "llama3",
+        }, "rope_theta": 12000000, "tie_word_embeddings": False, "vocab_size": 131072,
+    },
+    "Llama-4-Scout-17B-16E-Instruct": {
+        "architectures": ["Llama4ForConditionalGeneration"], "boi_token_index": 200080, "eoi_token_index": 200081,
+        "image_token_index": 200092, "model_type": "llama4", "text_config": _SCOUT, "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16", "vision_config": {
+            "attention_dropout": 0.0, "hidden_act": "gelu", "hidden_size": 1408, "image_size": 336,
+            "initializer_range": 0.02, "intermediate_size": 5632, "model_type": "llama4_vision_model",
+            "multi_modal_projector_bias": False, "norm_eps": 1e-05, "num_attention_heads": 16, "num_channels": 3,
+            "num_hidden_layers": 34, "patch_size": 14, "pixel_shuffle_ratio": 0.5, "projector_dropout": 0.0,
+            "projector_input_dim": 4096, "projector_output_dim": 4096, "rope_theta": 10000,
+            "vision_feature_layer": -1, "vision_feature_select_strategy": "default", "vision_output_dim": 4096,
+        },
+    },
+    "Llama-4-Maverick, its text part alone": {
+        **_SCOUT, "architectures": ["Llama4ForCausalLM"], "interleave_moe_layer_step": 2,
+        "max_position_embeddings": 1048576, "moe_layers": list(range(1, 48, 2)), "num_local_experts": 128,
+        "rope_scaling": None, "use_qk_norm": False, "attn_temperature_tuning": False,
     },
     "Ministral-3-3B": {
         **_COMMON, "architectures": ["Ministral3ForCausalLM"], "bos_token_id": 1, "dtype": "bfloat16",

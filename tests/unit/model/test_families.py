@@ -15,8 +15,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.names import parts
-from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig, ShortConv
+from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig
 from forearm.model.families.families import FAMILIES, read_config
+from forearm.model.families.recurrences import ShortConv
 
 _E4B = "gemma-4-E4B-it, its text part alone"
 
@@ -44,10 +45,12 @@ def empty_model(folder: Path) -> PreTrainedModel:
 
 def as_stored(shapes: dict[str, tuple[int, ...]], model_type: str) -> dict[str, tuple[int, ...]]:
     """Shapes by the names in files: transformers 5 joins the experts of a layer only in memory, but for gpt-oss."""
-    if model_type == "gpt_oss":  # matrices [experts, k, rows]: the rows of all experts
+    if model_type == "apertus":  # numbers beside vectors of one value
+        return {name: shape or (1,) for name, shape in shapes.items()}
+    if model_type in ("gpt_oss", "llama4", "llama4_text"):  # matrices [experts, k, rows]: the rows of all experts
         return {
             name: (math.prod(shape) // shape[1], shape[1]) if len(shape) == 3 else
-            (math.prod(shape),) if "experts." in name else shape
+            (math.prod(shape),) if ".experts." in name else shape
             for name, shape in shapes.items()
         }  # fmt: skip
     if model_type == "gpt2":  # matrices [k, rows]
@@ -316,6 +319,12 @@ def test_yarn_stretches_the_context(tmp_path: Path) -> None:
         ("gpt-j-6b", {"rotary_dim": 258}, "rotary_dim = 258"),
         ("gpt-j-6b", {"rotary_dim": None}, "rotary_dim = null"),
         ("codegen-350M-mono", {"n_head": 2}, "n_head = 2"),
+        ("Apertus-8B-Instruct-2509", {"hidden_act": "silu"}, 'hidden_act = "silu"'),
+        ("Apertus-8B-Instruct-2509", {"post_norm": True}, "post_norm = true"),
+        ("Llama-4-Maverick, its text part alone", {"moe_layers": 3}, "moe_layers = 3"),
+        ("Llama-4-Maverick, its text part alone", {"interleave_moe_layer_step": 0}, "interleave_moe_layer_step = 0"),
+        ("Llama-4-Maverick, its text part alone", {"moe_layers": None, "floor_scale": 0}, "floor_scale = 0"),
+        ("Llama-4-Maverick, its text part alone", {"layer_types": ["sliding_attention"] * 48}, "chunked_attention"),
         ("Phi-4-mini-instruct", {"partial_rotary_factor": 1.0}, "short_factor = "),
     ],
 )

@@ -223,7 +223,7 @@ def _rows(sharing: list[TensorPart]) -> int:
 
 def _fitting(tensor: StoredTensor, expected: tuple[int, ...], transposed: bool) -> StoredTensor:
     """Return a float tensor as a vector or matrix. Raises: ConfigError if it has another shape or is quantized."""
-    shape, columns = tensor.shape, 0
+    shape, columns = tensor.shape or (1,), 0
     if len(shape) == 2 and transposed:
         shape = (1, *shape)
     if len(shape) == 3 and len(expected) == 2:  # the matrices of all experts: their rows follow each other

@@ -37,9 +37,9 @@ class RotatedWeights:
         }
         self._folded = {rotation.norm_before(name, role) for name, role in self._roles.items()}
 
-    def vector(self, part: TensorPart) -> Float32Array:
-        """Return a norm or bias, float32 [rows]."""
-        values = self._stored_vector(part.name)
+    def vector(self, part: TensorPart, tensor: StoredTensor) -> Float32Array:
+        """Return a norm, a bias or constants of an activation, float32 [rows]."""
+        values = part.vector(self._files.mapping(tensor.path), tensor)
         owner = part.name.removesuffix(".bias")
         role = self._roles.get(owner)
         if part.name in self._folded:

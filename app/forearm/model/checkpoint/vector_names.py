@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from forearm.model.checkpoint.tensor_part import TensorPart
-from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig, ShortConv
-from forearm.model.families.recurrences import GatedDelta, Mamba2
+from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig
+from forearm.model.families.recurrences import GatedDelta, Mamba2, ShortConv
 
 # Executor's name (_native.pyi) -> Llama's name. ModelConfig.names overrides entries, for all layers or for a single one
 # ("layers.0.input_norm", whose value is the name without the layers' prefix).
@@ -91,9 +91,12 @@ def _distances(config: ModelConfig, prefix: str, names: Mapping[str, str]) -> It
 def _feed_forward(
     config: ModelConfig, layer: str, at: str, names: Mapping[str, str], own: FeedForward | Experts | None
 ) -> Iterator[TensorPart]:
-    """Yield the vectors of experts, and those that end a layer: its scalar, the norm of an embedding of each layer."""
+    """Yield the vectors of experts and activations, and those that end a layer: its scalar, a norm of embeddings."""
     if isinstance(own, Experts) and own.correction:
         yield TensorPart(f"{layer}.correction", f"{at}.{names['correction']}", (own.count,))
+    if isinstance(own, FeedForward) and own.activation == "xielu":
+        for i, name in enumerate(("alpha_p", "alpha_n", "beta", "eps")):
+            yield TensorPart(f"{layer}.xielu", f"{at}.mlp.act_fn.{name}", (1,), at=i)
     if config.layer_scalar:
         yield TensorPart(f"{layer}.scalar", f"{at}.{names['scalar']}", (1,))
     if config.per_layer:

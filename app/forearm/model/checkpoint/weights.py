@@ -202,7 +202,7 @@ class Loader:
             self._bar.update(stored_bytes(part, stored))
         elif self._rotated is not None:
             if len(part.shape) == 1:
-                target.load_vector(part.name, self._rotated.vector(part))
+                target.load_vector(part.name, self._rotated.vector(part, stored), part.at)
             else:
                 for row, floats in self._rotated.pieces(part, stored, self._decoders):
                     target.load_matrix(part.name, floats, "float32", part.at + row)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from forearm.model.families.recurrences import GatedDelta, Mamba2
+from forearm.model.families.recurrences import GatedDelta, Mamba2, ShortConv
 
 if TYPE_CHECKING:
     from forearm.array_types import Float32Array
 
-# swiglu_oai: gpt-oss's clamped gate * sigmoid(1.702 gate) * (up + 1), only of a gated feed-forward.
-Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu_squared", "swiglu_oai"]
+# swiglu_oai: gpt-oss's clamped gate * sigmoid(1.702 gate) * (up + 1), only of a gated feed-forward. xielu: Apertus'
+# activation with constants of its own in each layer, only of a feed-forward that is not gated.
+Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu_squared", "swiglu_oai", "xielu"]
 NormPlacement = Literal["pre", "post", "sandwich"]
 DenseActivation = Literal["none", "tanh"] | Activation
 DTypeName = Literal["float32", "float16", "bfloat16"]
@@ -82,7 +83,9 @@ class Attention:
 
     kv_heads, head_dim: sizes of the layer's own; 0: ModelConfig's. keys_as_values: values are the projected keys,
     before their norm and rotation (Gemma 4). shared_from: the layer whose keys and values are read; None: the layer
-    has its own.
+    has its own. unit_qk: q and k are normalized per head, without weights, after their rotation (Llama 4).
+    query_growth: queries at position p are multiplied by 1 + query_growth * log(1 + floor((p + query_first) /
+    query_positions)) (Ministral 3, Llama 4).
     """
 
     rope: int | None  # index into ModelConfig.ropes; None: no positions (SmolLM3's NoPE layers, OPT)
@@ -92,18 +95,11 @@ class Attention:
     keys_as_values: bool = False
     shared_from: int | None = None
     out_scale: float = 1.0  # multiplies its result
-
-
-@dataclass(frozen=True)
-class ShortConv:
-    """A mixer: c * convolution(b * x), where b, c and x are linear functions of a token (LFM2).
-
-    taps: of each channel: the token's own, and those of the taps - 1 tokens before it, which are its state.
-    bias: the convolution and the matrices around it have a bias.
-    """
-
-    taps: int
-    bias: bool = False
+    segment: int = 0  # keys j of the query's segment are visible, j // segment = i // segment; 0: all
+    unit_qk: bool = False
+    query_growth: float = 0.0
+    query_positions: int = 0
+    query_first: int = 0
 
 
 @dataclass(frozen=True)
@@ -272,9 +268,6 @@ class ModelConfig:
     layer_scalar: bool = False  # the residual is multiplied with a number of the checkpoint at the end of each layer
     qkv_clip: float = 0.0  # q, k and v are clamped to this size; 0: not
     sinks: bool = False  # each head has one more logit in the denominator of its softmax (gpt-oss)
-    # Queries at position p are multiplied by 1 + query_growth * log(1 + floor(p / query_positions)) (Ministral 3).
-    query_growth: float = 0.0
-    query_positions: int = 0
     # A second embedding of each token has this many values for each layer (Gemma 4 E2B and E4B); 0: there is none.
     per_layer: int = 0
     per_layer_scale: float = 1.0

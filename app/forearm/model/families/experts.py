@@ -1,14 +1,14 @@
-"""Families whose layers have experts: Mixtral, Qwen-MoE, OLMoE, GLM-4-MoE, ERNIE, gpt-oss, Granite and Phi-3.5-MoE."""
+"""Families whose layers have experts: Mixtral, Qwen-MoE, OLMoE, GLM-4-MoE, ERNIE, gpt-oss and more."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from forearm.model.families.config import Experts, FeedForward, ModelConfig
+from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig
 from forearm.model.families.decoder import FamilyInputs, activation, decoder, windows_of
 from forearm.model.families.keys import Keys
-from forearm.model.families.llama_like import granite_scales, qwen_windows
+from forearm.model.families.llama_like import granite_scales, layers_with_positions, qwen_windows
 
 
 def mixtral(inputs: FamilyInputs) -> ModelConfig:
@@ -204,6 +204,61 @@ def phimoe(inputs: FamilyInputs) -> ModelConfig:
     )
 
 
+def llama4(inputs: FamilyInputs) -> ModelConfig:
+    """Llama 4 Scout and Maverick, for text alone: experts of scaled inputs, a shared one, attention in segments."""
+    inputs = inputs.with_defaults(
+        head_dim=128, num_key_value_heads=8, num_local_experts=16, num_experts_per_tok=1, intermediate_size=8192,
+        rms_norm_eps=1e-5, rope_theta=500_000.0,
+    )  # fmt: skip
+    keys, layers = inputs.keys, range(inputs.layers)
+    shared = FeedForward(keys.integer("intermediate_size"), _act(inputs))
+    experts = routed(
+        inputs, "num_local_experts", "intermediate_size", False, score="sigmoid", scales_input=True, shared=shared
+    )
+    plain = FeedForward(keys.integer("intermediate_size_mlp", 16384), _act(inputs))
+    every, sparse = keys.integer("interleave_moe_layer_step", 1), keys.get("moe_layers")
+    if every < 1:
+        raise keys.wrong("interleave_moe_layer_step", "at least 1")
+    if sparse is not None and not isinstance(sparse, list):
+        raise keys.wrong("moe_layers", "a list of numbers of layers")
+    sparse = layers[every - 1 :: every] if sparse is None else sparse
+    bias = keys.flag("attention_bias")
+    return decoder(
+        inputs,
+        mixers=_llama4_mixers(inputs),
+        feed_forwards=[experts if i in sparse else plain for i in layers],
+        interleaved=True,
+        qkv_bias=bias,
+        o_bias=bias,
+        names=_LLAMA4_NAMES,
+    )
+
+
+def _llama4_mixers(inputs: FamilyInputs) -> list[Attention]:
+    """Return layers with positions, whose attention is in segments, and without, whose queries grow with these."""
+    keys, rotated = inputs.keys, layers_with_positions(inputs)
+    chunked, full = "chunked_attention", "full_attention"
+    kinds = keys.get("layer_types") or [chunked if r else full for r in rotated]
+    if not isinstance(kinds, list) or len(kinds) != len(rotated) or not set(kinds) <= {chunked, full}:
+        raise keys.wrong("layer_types", f"a list of {len(rotated)} times {chunked} or {full}")
+    segment = keys.optional_integer("attention_chunk_size", 8192) or 0
+    tuning = keys.get("attn_temperature_tuning")  # true, or a number in the first files
+    growth = keys.number("attn_scale", 0.1) * (tuning is None or bool(tuning))
+    step, unit = keys.integer("floor_scale", 8192), keys.flag("use_qk_norm", True)
+    if step < 1:
+        raise keys.wrong("floor_scale", "at least 1")
+    grown = Attention(rope=None, query_growth=growth, query_positions=step, query_first=1)
+    turned = Attention(rope=0, unit_qk=unit)
+    pairs = zip(rotated, kinds, strict=True)
+    return [replace(turned if r else grown, segment=segment if kind == chunked else 0) for r, kind in pairs]
+
+
+_LLAMA4_NAMES = {
+    "router": "feed_forward.router", "experts.gate": "feed_forward.experts.gate_up_proj.T[0]",
+    "experts.up": "feed_forward.experts.gate_up_proj.T[1]", "experts.down": "feed_forward.experts.down_proj.T",
+    **{part: f"feed_forward.{part}_proj" for part in ("gate", "up", "down")},
+    **{f"shared.{part}": f"feed_forward.shared_expert.{part}_proj" for part in ("gate", "up", "down")},
+}  # fmt: skip
 _ERNIE_LAYERS = (("start_index", 1), ("end_index", -1), ("interval", 1))
 SHARED_EXPERTS = {f"shared.{part}": f"mlp.shared_experts.{part}_proj" for part in ("gate", "up", "down")}
 _MIXTRAL_NAMES = {"router": "block_sparse_moe.gate"} | {

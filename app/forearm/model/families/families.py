@@ -174,7 +174,10 @@ FAMILIES: dict[str, Family] = {
     "gpt_bigcode": layer_norm.gpt_bigcode,
     "gptj": layer_norm.gptj,
     "codegen": layer_norm.codegen,
+    "apertus": llama_like.apertus,
+    "llama4_text": experts.llama4,
     # multimodal models, for text alone: text_config's model_type comes first
+    "llama4": experts.llama4,
     "mistral3": llama_like.mistral,
     "qwen2_vl": llama_like.qwen2_vl,
     "qwen2_5_vl": llama_like.qwen2_vl,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from forearm.model.families.config import Attention, Experts, FeedForward, Mixer, ModelConfig, ShortConv
+from forearm.model.families.config import Attention, Experts, FeedForward, Mixer, ModelConfig
 from forearm.model.families.decoder import FamilyInputs, activation, decoder
 from forearm.model.families.experts import sparse_layers
-from forearm.model.families.recurrences import GatedDelta
+from forearm.model.families.recurrences import GatedDelta, ShortConv
 from forearm.model.families.switches import FULL
 
 _CONV, _LINEAR = "conv", "linear_attention"

@@ -46,14 +46,7 @@ def phi3(inputs: FamilyInputs) -> ModelConfig:
 def smollm3(inputs: FamilyInputs) -> ModelConfig:
     """SmolLM3: every fourth layer has no positions (NoPE)."""
     inputs = inputs.with_defaults(tie_word_embeddings=True, rope_theta=2e6, num_key_value_heads=4)
-    keys = inputs.keys
-    every = keys.integer("no_rope_layer_interval", 4)
-    rotated = keys.get("no_rope_layers")  # 1: the layer has positions
-    if rotated is None:
-        rotated = [(i + 1) % every != 0 for i in range(inputs.layers)]
-    elif not isinstance(rotated, list) or len(rotated) < inputs.layers or not set(rotated) <= {0, 1}:
-        raise keys.wrong("no_rope_layers", f"a list of {inputs.layers} times 0 or 1")
-    rotated = rotated[: inputs.layers]
+    keys, rotated = inputs.keys, layers_with_positions(inputs)
     slides = keys.flag("use_sliding_window")
     windows = windows_of(inputs, [not r for r in rotated]) if slides else [0] * inputs.layers
     bias = keys.flag("attention_bias")
@@ -64,6 +57,18 @@ def smollm3(inputs: FamilyInputs) -> ModelConfig:
         o_bias=bias,
         mlp_bias=keys.flag("mlp_bias"),
     )
+
+
+def layers_with_positions(inputs: FamilyInputs) -> list[bool]:
+    """Return which layers rotate q and k: no_rope_layers tells it, or all but every fourth one do."""
+    keys = inputs.keys
+    every = keys.integer("no_rope_layer_interval", 4)
+    rotated = keys.get("no_rope_layers")  # 1: the layer has positions
+    if rotated is None or rotated == []:
+        return [(i + 1) % every != 0 for i in range(inputs.layers)]
+    if not isinstance(rotated, list) or len(rotated) < inputs.layers or not set(rotated) <= {0, 1}:
+        raise keys.wrong("no_rope_layers", f"a list of {inputs.layers} times 0 or 1")
+    return [bool(one) for one in rotated[: inputs.layers]]
 
 
 def granite(inputs: FamilyInputs) -> ModelConfig:
@@ -119,12 +124,13 @@ def ministral3(inputs: FamilyInputs) -> ModelConfig:
     keys = inputs.keys
     settings = keys.object("rope_parameters") or keys.object("rope_scaling") or Keys({}, keys.source)
     beta = settings.number("llama_4_scaling_beta", 0.0)
-    return decoder(
-        inputs,
-        windows=[keys.optional_integer("sliding_window") or 0] * inputs.layers,
+    mixer = Attention(
+        rope=0,
+        window=keys.optional_integer("sliding_window") or 0,
         query_growth=beta,
         query_positions=settings.integer("original_max_position_embeddings", 16384) if beta else 0,
     )
+    return decoder(inputs, mixers=[mixer] * inputs.layers)
 
 
 def hunyuan(inputs: FamilyInputs) -> ModelConfig:
@@ -148,6 +154,28 @@ def arcee(inputs: FamilyInputs) -> ModelConfig:
     inputs = inputs.with_defaults(hidden_act="relu2", rms_norm_eps=1e-5)
     bias = inputs.keys.flag("attention_bias")
     return decoder(inputs, gated=False, qkv_bias=bias, o_bias=bias, mlp_bias=inputs.keys.flag("mlp_bias"))
+
+
+def apertus(inputs: FamilyInputs) -> ModelConfig:
+    """Apertus 8B and 70B: q and k are normalized per head; no gate, and xIELU, whose constants are each layer's own."""
+    inputs = inputs.with_defaults(rms_norm_eps=1e-5, rope_theta=12e6, hidden_act="xielu")
+    keys = inputs.keys
+    if keys.text("hidden_act") != "xielu":
+        raise keys.wrong("hidden_act", "xielu")
+    for key, only in (("post_norm", False), ("qk_norm", True)):
+        if keys.flag(key, only) is not only:
+            raise keys.wrong(key, f"{str(only).lower()}: transformers computes no other")
+    if not (keys.object("rope_scaling") or keys.object("rope_parameters")):
+        inputs = inputs.with_defaults(rope_scaling=_APERTUS_ROPE)
+    bias = keys.flag("attention_bias")
+    names = {"input_norm": "attention_layernorm", "pre_mlp_norm": "feedforward_layernorm"}
+    return decoder(inputs, act="xielu", gated=False, qk_norm="head", qkv_bias=bias, o_bias=bias, names=names)
+
+
+_APERTUS_ROPE = {
+    "rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+}  # fmt: skip
 
 
 def seed_oss(inputs: FamilyInputs) -> ModelConfig:

@@ -17,10 +17,9 @@ from forearm.model.families.config import (
     LatentAttention,
     Mixer,
     ModelConfig,
-    ShortConv,
     WeightFormat,
 )
-from forearm.model.families.recurrences import Mamba2
+from forearm.model.families.recurrences import Mamba2, ShortConv
 
 # embedding, table: rows are looked up; a tied head multiplies with the embedding. head: gives the logits.
 # *_in: multiplied with the normed residual. mixer_inner: multiplied with rows that the mixer has made of these.

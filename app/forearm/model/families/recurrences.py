@@ -71,3 +71,15 @@ class GatedDelta:
     def channels(self) -> int:
         """Return the channels of the convolution: those of queries, keys and values."""
         return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+
+
+@dataclass(frozen=True)
+class ShortConv:
+    """A mixer: c * convolution(b * x), where b, c and x are linear functions of a token (LFM2).
+
+    taps: of each channel: the token's own, and those of the taps - 1 tokens before it, which are its state.
+    bias: the convolution and the matrices around it have a bias.
+    """
+
+    taps: int
+    bias: bool = False

@@ -101,7 +101,7 @@ _IGNORED = {
     "residual_dropout", "unsloth_fixed", "unsloth_version", "use_cache", "use_return_dict", "use_sliding_window",
     "video_token_id", "vision_config", "vision_end_token_id", "vision_start_token_id", "vision_token_id",
     "word_embed_proj_dim", "mamba_chunk_size", "init_method",
-    "attn_pdrop", "attn_rotary_emb", "num_logits_to_keep", "rotary", "z_loss_coefficient",
+    "attn_pdrop", "for_llm_compressor", "attn_rotary_emb", "num_logits_to_keep", "rotary", "z_loss_coefficient",
     "mlp_expansion_factor", "chunk_size", "expand", "rescale_prenorm_residual", "residual_in_fp32", "time_step_floor",
     "time_step_max", "time_step_min", "time_step_rank", "use_mamba_kernels", "mamba_ssm_cache_dtype", "rms_norm_eps",
     "norm_before_gate", "rms_norm", "time_step_init_scheme", "time_step_scale",

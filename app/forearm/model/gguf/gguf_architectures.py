@@ -268,6 +268,7 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
     "qwen3vlmoe": GgufArchitecture(("qwen3_moe",), gguf_experts.qwen3_moe),
     "olmoe": GgufArchitecture(("olmoe",), gguf_experts.plain),
     "gpt-oss": GgufArchitecture(("gpt_oss",), gguf_experts.gpt_oss, _AFTER_ATTENTION | {"sinks": "attn_sinks.weight"}),
+    "llama4": GgufArchitecture(("llama4_text", "llama4"), gguf_experts.llama4),
     "glm4moe": GgufArchitecture(("glm4_moe",), gguf_experts.glm4_moe, _AFTER_ATTENTION),
     "ernie4_5-moe": GgufArchitecture(("ernie4_5_moe",), gguf_experts.ernie4_5_moe),
     "granitemoe": GgufArchitecture(("granitemoe", "granitemoeshared"), gguf_experts.granite_moe, interleaved=True),

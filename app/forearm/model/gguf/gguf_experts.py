@@ -67,6 +67,21 @@ def gpt_oss(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     return None
 
 
+def llama4(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add Llama 4's experts. No key tells its segments and growth of queries; models of 128 experts have no q norm.
+
+    Source: load_arch_hparams of Llama 4 in src/models/ of ggml-org/llama.cpp.
+    """
+    if metadata.integer("attention.sliding_window", 8192) == 0:
+        raise metadata.wrong("attention.sliding_window", "more than 0: files without segments are not read")
+    values["intermediate_size_mlp"] = values["intermediate_size"]
+    plain(metadata, values)
+    values["intermediate_size"] = values["moe_intermediate_size"]
+    values["interleave_moe_layer_step"] = metadata.integer("interleave_moe_layer_step", 1)
+    values["use_qk_norm"] = values["num_local_experts"] != 128
+    return None
+
+
 def glm4_moe(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     """Add GLM-4.5's experts."""
     _routed(metadata, values)

@@ -127,7 +127,7 @@ inline void gather_queries(const AttendTask& task, AttendTile& t, int64_t unit_r
     if (task.key_bias.values)
       t.bias[r] = task.key_bias.values + (t.first + r) * task.key_bias.stride + (position - task.key_bias.first);
     t.end[r] = end_of_keys(task, position);
-    t.begin[r] = task.window > 0 && position >= task.window ? position - task.window + 1 : 0;
+    t.begin[r] = task.first_key(position);
     clear(t.total[r].values, t.value_dim);
     const float* from = task.q + token * task.q_stride + head_of(task, t, r) * task.head_dim;
     for_columns(task.head_dim, [&](int64_t column, int64_t lanes) {

@@ -53,8 +53,11 @@ inline void finish_panel(const GemmTask& task, const float* sums, int64_t row, i
   const F16 value = with_bias<kWhole>(task, load(sums), column, count);
   const F16 scale = broadcast(task.scale);
   if constexpr (epilogue == Epilogue::store) store_panel<kWhole>(task.out, row, column, mul(scale, value), count);
-  if constexpr (epilogue == Epilogue::activate)
-    store_panel<kWhole>(task.out, row, column, activate<kind>(value), count);
+  if constexpr (epilogue == Epilogue::activate) {
+    F16 activated = activate<kind>(value);
+    if constexpr (kind == Activation::xielu) activated = xielu(value, *task.xielu);
+    store_panel<kWhole>(task.out, row, column, activated, count);
+  }
   if constexpr (epilogue == Epilogue::add) {
     float* out = float_row(task.out, row) + column;
     if constexpr (kWhole) return store(out, fma(scale, value, load(out)));
@@ -99,6 +102,9 @@ inline void finish_activated(const GemmTask& task, const SumTile& tile) {
       return finish_rows<epilogue, Activation::relu_squared>(task, tile);
     case Activation::swiglu_oai:
       if constexpr (epilogue == Epilogue::gated) finish_rows<epilogue, Activation::swiglu_oai>(task, tile);
+      return;
+    case Activation::xielu:
+      if constexpr (epilogue == Epilogue::activate) finish_rows<epilogue, Activation::xielu>(task, tile);
       return;
   }
 }

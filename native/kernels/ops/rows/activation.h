@@ -23,6 +23,15 @@ inline F16 gelu_erf(F16 x) {
 
 inline F16 relu(F16 x) { return max(zero(), x); }
 
+// e^x - 1 without cancellation.
+inline F16 xielu(F16 x, const Xielu& c) {
+  const F16 linear = mul(broadcast(c.linear), x);
+  const Exponential e = split_exp(min(x, broadcast(c.limit)));
+  const F16 minus_one = fma(e.power, e.rest, sub(e.power, broadcast(1.0f)));
+  const F16 up_to_zero = fma(broadcast(c.negative), sub(minus_one, x), linear);
+  return select(less(zero(), x), fma(mul(broadcast(c.positive), x), x, linear), up_to_zero);
+}
+
 // A template, so that the activation is chosen once a tile and not once a vector.
 template <Activation kind>
 inline F16 activate(F16 x) {
@@ -31,7 +40,7 @@ inline F16 activate(F16 x) {
   if constexpr (kind == Activation::gelu_erf) return gelu_erf(x);
   if constexpr (kind == Activation::relu) return relu(x);
   if constexpr (kind == Activation::relu_squared) return mul(relu(x), relu(x));
-  if constexpr (kind == Activation::none || kind == Activation::swiglu_oai) return x;
+  if constexpr (kind == Activation::none || kind == Activation::swiglu_oai || kind == Activation::xielu) return x;
 }
 
 // Returns what a gated feed-forward passes on.
