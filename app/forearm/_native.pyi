@@ -72,7 +72,7 @@ class Executor:
     layers.{i}.{qkv,o,up,down}, layers.{i}.{conv_in,conv_out}, layers.{i}.{mamba_in,mamba_out},
     layers.{i}.{delta_in,delta_gates,delta_out}, layers.{i}.{latent_in,q_up,k_up,v_up,o},
     layers.{i}.{router,experts.up,experts.down,shared.up,shared.down}, dense.{i}. formats: of each of these, by name.
-    kv_dtype: "float32", "float16", "bfloat16", "int8", "fp8_e4m3" or "fp8_e5m2".
+    kv_dtype: "float32", "float16", "bfloat16", "int8", "fp8_e4m3" or "fp8_e5m2"; the keys of fp8 are int8.
     step_tokens, step_sequences, step_logit_rows: most tokens, sequences and logit rows of one forward().
     cores: empty (threads are not pinned) or one CPU id a thread.
     ranks: threads of each rank, neighbours in `cores`; empty: one rank of all. Each has its part of every matrix and of

@@ -43,15 +43,18 @@ FP8 = {"fp8_e4m3": fp8_numbers(4, 3, 448.0), "fp8_e5m2": fp8_numbers(5, 2, 57344
 
 
 def kept(x: npt.NDArray[np.float32], dtype: str) -> Doubles:
-    """Keys or values [..., head_dim] as a cache of `dtype` holds them."""
-    if dtype == "int8":
-        scale = np.abs(x).max(axis=-1, keepdims=True) / np.float32(127)
-        codes = np.rint(x * (np.float32(127) / np.abs(x).max(axis=-1, keepdims=True)))
-        return np.asarray(codes.astype(np.float64) * scale)
-    if dtype not in FP8:
+    """Values [..., head_dim] as a cache of `dtype` holds them; keys likewise, but of fp8 as of int8."""
+    if dtype != "int8" and dtype not in FP8:
         return rounded(x, dtype)
-    numbers = FP8[dtype]
-    size = np.minimum(np.abs(x).astype(np.float64), numbers[-1])
+    top, largest = np.float32(112 if dtype in FP8 else 127), np.abs(x).max(axis=-1, keepdims=True)
+    scaled = x * (top / largest)
+    codes = nearest_fp8(scaled, FP8[dtype]) if dtype in FP8 else np.rint(scaled).astype(np.float64)
+    return np.asarray(codes * (largest / top))
+
+
+def nearest_fp8(x: npt.NDArray[np.float32], numbers: Doubles) -> Doubles:
+    """The nearest of `numbers`, ascending and from 0 on, with the sign of x; of two the one whose code is even."""
+    size = np.abs(x).astype(np.float64)
     above = np.searchsorted(numbers, size)  # the first that is not smaller
     below = np.maximum(above - 1, 0)
     down, up = size - numbers[below], numbers[above] - size

@@ -85,7 +85,8 @@ def reference(case: Case, x: Inputs) -> tuple[Doubles, Doubles]:
     much as its score and the largest one. The weighted sum adds 32 values a block, and the blocks rescale: 3 roundings
     each; the denominator adds one weight a block and lane.
     """
-    k, v = (np.repeat(kept(a, case.dtype), case.group, axis=1) for a in (x.k, x.v))
+    k = np.repeat(kept(x.k, "int8" if case.dtype in CODES else case.dtype), case.group, axis=1)
+    v = np.repeat(kept(x.v, case.dtype), case.group, axis=1)
     q = x.q.astype(np.float64) * x.scale
     scores = np.einsum("thd,khd->thk", q, k)
     error = UNIT * (case.head_dim + 2) * np.einsum("thd,khd->thk", abs(q), abs(k)).max(axis=2, keepdims=True)
@@ -151,12 +152,25 @@ def test_a_nan_in_a_key_reaches_all_who_see_it_and_nobody_else(dtype: str) -> No
     assert np.isfinite(got[:40]).all()
 
 
-def test_an_infinity_saturates_in_fp8_and_makes_the_row_of_int8_no_number() -> None:
-    for dtype in CODES:
-        case = Case(16, keys=40, tokens=40, kv_heads=1, dtype=dtype)
-        x = Inputs(case)
-        x.v[39, 0, 3] = np.inf
+@pytest.mark.parametrize("dtype", CODES)
+def test_an_infinity_in_a_quantized_value_makes_the_row_no_number(dtype: str) -> None:
+    case = Case(16, keys=40, tokens=40, kv_heads=1, dtype=dtype)
+    x = Inputs(case)
+    x.v[39, 0, 3] = np.inf
 
-        got = attend(case, x)
+    got = attend(case, x)
 
-        assert np.isfinite(got[39]).all() == (dtype != "int8"), dtype
+    assert not np.isfinite(got[39]).all()
+
+
+@pytest.mark.parametrize("dtype", ["fp8_e4m3", "fp8_e5m2"])
+@pytest.mark.parametrize("size", [2.0**-60, 2.0**60])
+def test_values_of_any_size_keep_the_precision_of_fp8(dtype: str, size: float) -> None:
+    case = Case(64, keys=40, dtype=dtype)
+    x = Inputs(case)
+    expected = attend(case, x) * np.float32(size)
+    x.v *= np.float32(size)
+
+    got = attend(case, x)
+
+    assert np.array_equal(got, expected)

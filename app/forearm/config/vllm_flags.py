@@ -68,7 +68,7 @@ FLAGS: dict[str, CompatFlag] = {
     **_rows(2, MAIN_MEMORY, "--cpu-offload-params --offload-params"),
     **_rows(
         0,
-        "an int8 KV cache always has a scale for each token and head; fp8 has no scales",
+        "a KV cache of 8 bits always has a scale for each token and head",
         "--calculate-kv-scales",
     ),
     **_rows(0, "there is one KV cache manager", "--disable-hybrid-kv-cache-manager --kv-sharing-fast-prefill"),

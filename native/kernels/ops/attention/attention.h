@@ -147,6 +147,7 @@ inline void weigh_values(const AttendTile& t, const BlockPair& values, int64_t f
 
 template <DType C, bool kInRegisters>
 inline void attend_chunk(AttendRows& all, int64_t chunk) {
+  constexpr DType K = key_dtype(C);
   using Multiply = BlockMma<C, kInRegisters>;
   const AttendTask& task = *all.task;
   const AttendTile &first = all.tiles[0], &last = all.tiles[all.count - 1];
@@ -156,9 +157,9 @@ inline void attend_chunk(AttendRows& all, int64_t chunk) {
   if (end > last.end[last.rows - 1]) end = last.end[last.rows - 1];
   for (int64_t key = begin; key < end; key += kPairKeys) {
     const PairScales scales = scales_at(task, key, end);
-    BlockPair keys = pair_at<C, kInRegisters>(task, task.cache.keys, key, end, all.wide);
+    BlockPair keys = pair_at<K, kInRegisters>(task, task.cache.keys, key, end, all.wide);
     for (int64_t i = 0; i < all.count; ++i) {
-      score_keys<Multiply>(all.tiles[i], keys, key);
+      score_keys<BlockMma<K, kInRegisters>>(all.tiles[i], keys, key);
       softmax_weights<Multiply::kForm>(all.tiles[i], key, scales);
       keys.next[0] = keys.next[1] = nullptr;  // once is enough
     }

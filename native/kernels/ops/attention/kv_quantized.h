@@ -42,10 +42,9 @@ inline uint32_t bits_of_float(float x) {
   return bits;
 }
 
-// An 8-bit float with `kFraction` bits of fraction and exponents biased by `kBias`: the nearest one, ties to even; what
-// lies above the largest, infinities too, becomes the largest; a NaN becomes `kNan` (Micikevicius et al. 2022,
-// arXiv:2209.05433, with saturation).
-template <int kFraction, int kBias, uint32_t kLargest, uint32_t kNan>
+// An 8-bit float with `kFraction` bits of fraction and exponents biased by `kBias`: the one nearest to a number not
+// above cache_top, ties to even (Micikevicius et al. 2022, arXiv:2209.05433).
+template <int kFraction, int kBias>
 inline uint8_t narrow_fp8(float x) {
   constexpr int kDropped = 23 - kFraction;
   constexpr uint32_t kLeastNormal = static_cast<uint32_t>(128 - kBias) << 23;  // 2^(1 - kBias)
@@ -59,23 +58,17 @@ inline uint8_t narrow_fp8(float x) {
   const uint32_t below_half = (1u << (kDropped - 1)) - 1u + (u >> kDropped & 1u);
   uint32_t code = (magnitude - kRebias + below_half) >> kDropped;
   if (magnitude < kLeastNormal) code = bits_of_float(value + shift) - kShift;
-  if (code > kLargest) code = kLargest;
-  return static_cast<uint8_t>(sign | (magnitude > 0x7f800000u ? kNan : code));
+  return static_cast<uint8_t>(sign | code);
 }
 
-// Quantizes 16 floats: int8 to nearest even after x * inverse, fp8 without a scale.
+// Quantizes 16 floats: x * inverse to nearest even; zeros where `inverse` is 0.
 inline void quantize_kv(DType dtype, F16 x, float inverse, uint8_t* to) {
-  if (dtype == DType::int8) {
-    F16 shifted = broadcast(kRound);
-    if (inverse != 0.0f) shifted = add(mul(x, broadcast(inverse)), shifted);
-    return store_low_bytes(reinterpret_cast<int8_t*>(to), shifted);
-  }
+  const F16 scaled = inverse != 0.0f ? mul(x, broadcast(inverse)) : zero();
+  if (dtype == DType::int8) return store_low_bytes(reinterpret_cast<int8_t*>(to), add(scaled, broadcast(kRound)));
   float values[16];
-  store(values, x);
-  for (int i = 0; i < 16; ++i) {
-    to[i] =
-        dtype == DType::fp8_e4m3 ? narrow_fp8<3, 7, 0x7e, 0x7f>(values[i]) : narrow_fp8<2, 15, 0x7b, 0x7e>(values[i]);
-  }
+  store(values, scaled);
+  for (int i = 0; i < 16; ++i)
+    to[i] = dtype == DType::fp8_e4m3 ? narrow_fp8<3, 7>(values[i]) : narrow_fp8<2, 15>(values[i]);
 }
 
 }  // namespace

@@ -67,8 +67,8 @@ inline void write_row(const KvSlot& slot, const float* x, int64_t head_dim, bool
   float inverse = 1.0f;
   if (has_scales(slot.dtype)) {
     const float largest = largest_magnitude(InPlace{x}, 0, head_dim);
-    inverse = inverse_of(largest, 127.0f);
-    reinterpret_cast<float*>(slot.block + kBlockTokens * slot.dim)[slot.token] = largest / 127.0f;
+    inverse = inverse_of(largest, cache_top(slot.dtype));
+    reinterpret_cast<float*>(slot.block + kBlockTokens * slot.dim)[slot.token] = largest / cache_top(slot.dtype);
   }
   for_columns(head_dim, [&](int64_t at, int64_t lanes) {
     if (slot.dtype == DType::f32 && slot.quantum == 1 && !is_key && lanes == 16)
@@ -106,7 +106,7 @@ inline void write_kv(const KvWriteTask& t) {
   for (int64_t row = 0; row < t.rows; ++row) {
     const int64_t slot = t.slots[row], token = slot % kBlockTokens;
     const int64_t at = slot / kBlockTokens * t.cache.block_bytes + t.kv_head * t.cache.head_bytes;
-    const KvSlot keys{t.cache.keys + at, dtype, token, t.cache.head_dim, quantum};
+    const KvSlot keys{t.cache.keys + at, key_dtype(dtype), token, t.cache.head_dim, quantum};
     const bool whole = token % kPanel == 0 && row + kPanel <= t.rows && t.slots[row + kPanel - 1] == slot + kPanel - 1;
     if (row >= turned && dtype == DType::f32 && quantum == 1 && whole) {
       write_key_panel(keys, t.k + row * t.stride, t.stride, t.head_dim);
