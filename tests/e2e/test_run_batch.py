@@ -152,7 +152,7 @@ def test_more_at_a_time_than_the_engine_takes_is_waited_out(tmp_path: Path) -> N
     assert [answer["error"] for answer in read(tmp_path / "out.jsonl")] == [None] * 40
 
 
-def test_metrics_are_there_meanwhile_and_nothing_else_is(tmp_path: Path) -> None:
+def test_metrics_are_there_meanwhile_and_nothing_else_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "in.jsonl", [completion(i, max_tokens=200, ignore_eos=True) for i in range(60)])
     port = free_port()
 
@@ -164,9 +164,8 @@ def test_metrics_are_there_meanwhile_and_nothing_else_is(tmp_path: Path) -> None
         str(port),
         "--max-inflight",
         "4",
-        "--api-key",
-        "sesame",
     )
+    monkeypatch.setenv("VLLM_API_KEY", "sesame")  # a key that the private server does not ask for
     with running(tmp_path, *flags) as process:
         wait_until(lambda: bool(partial(tmp_path)), READY_TIMEOUT_S, (tmp_path / "log").read_text)
         metrics = httpx.get(f"http://127.0.0.1:{port}/metrics")

@@ -17,8 +17,7 @@ from forearm import log
 from forearm.bench import datasets, options
 from forearm.bench.datasets import Sample
 from forearm.bench.text import load_text
-from forearm.config.configs import Configs
-from forearm.config.engine_config import EngineConfig
+from forearm.config.configs import OFFLINE
 from forearm.config.flags import CommandParser, read_line
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.hub import DEMO_MODEL
@@ -45,7 +44,7 @@ def throughput(argv: Sequence[str]) -> int:
     parser.add_argument("--n", type=int, default=1, help="answers to each prompt")
     parser.add_argument("--num-warmups", type=int, default=0, help="prompts before those that count")
     add_output(parser)
-    line = read_line(parser, options.dashed(argv))
+    line = read_line(parser, options.dashed(argv), OFFLINE)
     args, configs = line.rest, line.configs
     args.dataset_path = args.dataset_path or args.dataset
     if args.prefix_len is not None:
@@ -57,7 +56,7 @@ def throughput(argv: Sequence[str]) -> int:
     args.skip_chat_template = True  # LLM.chat has the template
     seed = configs.engine.seed
     samples = datasets.samples(options.wanted(args, seed), text)
-    llm = load(configs.engine, configs)
+    llm = LLM(**changed_settings(configs.engine))
     params = [sampling(args, sample.output_tokens) for sample in samples]
     if args.num_warmups > 0:
         warm = datasets.samples(dataclasses.replace(options.wanted(args, seed + 1), num_prompts=args.num_warmups), text)
@@ -113,14 +112,14 @@ def latency(argv: Sequence[str]) -> int:
         parser.add_argument(flag, type=int, default=default, help=what)
     add_output(parser)
     argv = options.dashed(argv)
-    line = read_line(parser, argv)
+    line = read_line(parser, argv, OFFLINE)
     args, configs = line.rest, line.configs
     if min(args.input_len, args.output_len, args.batch_size, args.n, args.num_iters) < 1:
         raise ConfigError("--input-len, --output-len, --batch-size, --n and --num-iters are at least 1")
     log.set_up(configs.engine, "bench")
     # Every run has the same prompts: found in the cache, they would not be computed.
     cached = configs.engine.enable_prefix_caching and "--enable-prefix-caching" in argv
-    llm = load(dataclasses.replace(configs.engine, enable_prefix_caching=cached), configs)
+    llm = LLM(**changed_settings(dataclasses.replace(configs.engine, enable_prefix_caching=cached)))
     highest = min(LARGEST_ID, len(llm.get_tokenizer()))
     prompts = np.random.default_rng(configs.engine.seed).integers(highest, size=(args.batch_size, args.input_len))
     params = sampling(args, args.output_len)
@@ -154,11 +153,6 @@ def summary(seconds: Sequence[float]) -> dict[str, Any]:
 def percentiles(seconds: Sequence[float]) -> dict[str, float]:
     """Return PERCENTILES of the times, linear between neighbours."""
     return {str(p): float(np.percentile(seconds, p)) for p in PERCENTILES}
-
-
-def load(engine: EngineConfig, configs: Configs) -> LLM:
-    """Load the engine that the flags describe."""
-    return LLM(tokenizer=configs.api.tokenizer or None, **changed_settings(engine))
 
 
 def sampling(args: argparse.Namespace, output_tokens: int) -> SamplingParams:

@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from forearm.bench import options
 from forearm.bench.offline import percentiles, save
+from forearm.config.configs import STARTUP
 from forearm.config.engine_config import EngineConfig
 from forearm.config.flags import CommandParser, read_line
 from forearm.config.settings import to_json
@@ -56,7 +57,7 @@ def startup(argv: Sequence[str]) -> int:
     ):
         parser.add_argument(flag, type=int, default=default, help=what)
     parser.add_argument("--output-json", metavar="FILE", help="also write the result there")
-    line = read_line(parser, options.dashed(argv))
+    line = read_line(parser, options.dashed(argv), STARTUP)
     args, engine = line.rest, line.configs.engine
     if min(args.num_iters_cold, args.num_iters_warm) < 1:
         raise ConfigError("--num-iters-cold and --num-iters-warm are at least 1")

@@ -27,7 +27,7 @@ def generate(
     sampling: given fields of SamplingParams; the others are the model's defaults.
     Raises: ConfigError, InvalidRequest.
     """
-    llm = LLM(tokenizer=configs.api.tokenizer or None, **changed_settings(configs.engine))
+    llm = LLM(**changed_settings(configs.engine))
     params = msgspec.structs.replace(llm.get_default_sampling_params(), **sampling)
     prompt: Prompt = "" if isinstance(asked, list) else asked
     if llm.template is None and isinstance(asked, list):

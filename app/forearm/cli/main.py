@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from forearm import __version__
 from forearm.commit import commit
+from forearm.config import configs
 from forearm.config.flags import CommandParser, read_line
 from forearm.errors import ConfigError, ForearmError
 
@@ -104,7 +105,7 @@ def generate(argv: Sequence[str]) -> int:
     parser.add_argument("--top-p", type=float)
     parser.add_argument("--top-k", type=int)
     parser.add_argument("--stats", action="store_true", help="print tokens and tokens/s after the answer")
-    line = read_line(parser, argv)
+    line = read_line(parser, argv, configs.OFFLINE)
     from forearm import log
     from forearm.cli.generate import generate
 
@@ -164,7 +165,7 @@ def run_batch(argv: Sequence[str]) -> int:
     parser.add_argument("--max-inflight", type=int, help="requests at a time; absent: twice --max-num-seqs")
     parser.add_argument("--enable-metrics", action="store_true", help="/metrics at --host and --port meanwhile")
     parser.add_argument("--url", default="0.0.0.0", help="old name of --host")
-    line = read_line(parser, argv)
+    line = read_line(parser, argv, configs.RUN_BATCH)
     given = line.rest
     if given.max_inflight is not None and given.max_inflight < 1:
         raise ConfigError(f"--max-inflight {given.max_inflight}: it must be at least 1")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forearm.cli.servers import RunningServer, running_servers
+from forearm.config import configs
 from forearm.config.flags import CommandParser, read_line
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import open_checkpoint
@@ -92,7 +93,8 @@ def run_show(argv: Sequence[str]) -> int:
     from forearm.plan.load import RequestTokens, Slo
     from forearm.plan.outlook import ModelHeaders, Wish, outlook, smaller
 
-    line = read_line(CommandParser("forearm show [MODEL] [flags of serve]", "Say what a downloaded model is."), argv)
+    parser = CommandParser("forearm show [MODEL] [flags]", "Say what a downloaded model is, and whether it fits here.")
+    line = read_line(parser, argv, configs.PLAN - {"revision", "hf_token"})
     engine = line.configs.engine
     place = local_model(engine.model) or _named(engine.model, stored_models(engine.download_dir)).place
     opened = open_checkpoint(place)
@@ -122,7 +124,7 @@ def run_show(argv: Sequence[str]) -> int:
 
 def run_pull(argv: Sequence[str]) -> int:
     """Download a model, with a progress bar. Returns: the exit status."""
-    line = read_line(CommandParser("forearm pull MODEL [flags of serve]", "Download a model."), argv)
+    line = read_line(CommandParser("forearm pull MODEL [flags]", "Download a model."), argv, configs.DOWNLOAD)
     engine = line.configs.engine
     if not engine.model:
         raise ConfigError("name the model: forearm pull owner/name, owner/name:Q4_K_M for a GGUF file, or qwen3:4b")

@@ -23,6 +23,27 @@ from forearm.errors import ConfigError
 CONFIGS = (EngineConfig, ApiConfig, ServeConfig)
 SETTINGS = settings_of(*CONFIGS)
 GROUPS = {"common": Common, "engine": EngineConfig, "api": ApiConfig, "supervisor": ServeConfig}  # of --help
+# What commands other than serve use of these settings; their help has the flags of these alone.
+DOWNLOAD = frozenset(("model", "revision", "download_dir", "hf_token"))
+# An engine in this process, without clients: nothing waits, is measured or recorded.
+OFFLINE = frozenset(settings_of(EngineConfig)) - {
+    *("log_stats", "shutdown_timeout_s", "max_logprobs", "max_num_queued_reqs", "old_metric_names", "profiler_config"),
+}
+_LOG = {"logging_level", "log_format", "logging_config_path"}
+STARTUP = OFFLINE - _LOG
+# The memory and speed of a server, which these don't change.
+PLAN = (OFFLINE | {"workers"}) - {
+    *_LOG,
+    *("tokenizer", "tokenizer_revision", "weight_cache", "weight_cache_bytes", "generation_config"),
+    *("override_generation_config", "scheduling_policy", "enable_prefix_caching", "seed"),
+}
+# A server on a private socket, without keys, TLS, browsers or a drain.
+RUN_BATCH = frozenset(SETTINGS) - {
+    *("uds", "root_path", "api_key", "api_keys_file", "guard_metrics", "playground", "docs", "tokenizer_info"),
+    *("allowed_origins", "allowed_methods", "allowed_headers", "allow_credentials", "sse_keep_alive_interval_s"),
+    *("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "ssl_cert_reqs", "ssl_ciphers", "ssl_refresh"),
+    *("profiler_config", "shutdown_timeout_s"),
+}
 # Variables that are known but read elsewhere: by tiers.cpp, and by gunicorn_conf.py through `api_config_path`.
 READ_ELSEWHERE = ("FOREARM_TIER", "FOREARM_API_CONFIG")
 

@@ -6,7 +6,7 @@ import argparse
 import difflib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -81,14 +81,17 @@ class CommandLine:
     words: list[str]
 
 
-def read_line(parser: CommandParser, argv: Sequence[str], words: bool = False) -> CommandLine:
+def read_line(
+    parser: CommandParser, argv: Sequence[str], uses: Collection[str] = configs.SETTINGS, words: bool = False
+) -> CommandLine:
     """Read the settings of `argv`, the environment and the file that --config names. `parser` has the command's flags.
 
+    uses: settings that the command uses, whose flags it has; environment and file may have all of them.
     words: permit words after MODEL, for the command to read.
     Raises: ConfigError naming the flag, variable or line and the remedy.
     """
     notes: list[str] = []
-    add_settings(parser)
+    add_settings(parser, uses)
     add_compat_flags(parser, notes)
     # --max_model_len=4k is --max-model-len=4k; keys after a point keep their underscores.
     dashed = nested([re.sub(r"^--[^=.]*", lambda name: name[0].replace("_", "-"), word) for word in argv])
@@ -98,7 +101,11 @@ def read_line(parser: CommandParser, argv: Sequence[str], words: bool = False) -
     texts = {name: vars(rest).pop(name) for name in list(vars(rest)) if name in configs.SETTINGS}
     for word in over:
         if word.startswith("-"):
-            near = difflib.get_close_matches(word.split("=")[0], parser._option_string_actions, n=1)
+            flag = word.split("=")[0]
+            if any(flag in setting.flags for setting in configs.SETTINGS.values()):
+                command = (parser.usage or "").partition(" [")[0].partition(" MODEL")[0]
+                raise ConfigError(f"{flag}: {command} has no such flag; forearm serve has")
+            near = difflib.get_close_matches(flag, parser._option_string_actions, n=1)
             raise ConfigError(f"unknown flag {word}{f'; did you mean {near[0]}?' if near else ''}")
     if len(over) > 1 and not words:
         raise ConfigError(f"one model is served, not {len(over)}: {' '.join(over)}; name one")
@@ -175,22 +182,30 @@ def _value(text: str, more: bool) -> Any:
             return text
 
 
-def add_settings(parser: CommandParser) -> None:
-    """Add a flag for each setting. Flags yield lists of texts; absent ones leave no attribute."""
+def add_settings(parser: CommandParser, uses: Collection[str] = configs.SETTINGS) -> None:
+    """Add a flag for each setting that is used. Flags yield lists of texts; absent ones leave no attribute.
+
+    Flags that turn a switch off are taken of all settings: of one that is not used they ask for nothing.
+    """
     parser.add_argument("--config", metavar="FILE", help="YAML: flags without their dashes as keys")
-    groups = {title: parser.add_argument_group(title) for title in configs.GROUPS}
     defaults = {title: kind() for title, kind in configs.GROUPS.items()}
+    titles = {name: next(t for t, one in defaults.items() if hasattr(one, name)) for name in configs.SETTINGS}
+    groups = {
+        title: parser.add_argument_group(title) for title in dict.fromkeys(t for n, t in titles.items() if n in uses)
+    }
     for name, setting in configs.SETTINGS.items():
-        title = next(title for title, one in defaults.items() if hasattr(one, name))
-        help = shown(setting, getattr(defaults[title], name))
         if setting.switch and setting.flags:
-            groups[title].add_argument(*setting.flags, **_switch(name, "1"), help=help)
-            groups[title].add_argument(*setting.off_flags, **_switch(name, "0"), help=argparse.SUPPRESS)
-        elif setting.flags:
+            parser.add_argument(*setting.off_flags, **_switch(name, "0"), help=argparse.SUPPRESS)
+        if name not in uses or not setting.flags:
+            continue
+        group, help = groups[titles[name]], shown(setting, getattr(defaults[titles[name]], name))
+        if setting.switch:
+            group.add_argument(*setting.flags, **_switch(name, "1"), help=help)
+        else:
             nargs = "+" if setting.many else 1
             choices = setting.parse.choices if isinstance(setting.parse, OneOf) else ()
             metavar = f"{{{','.join(choices)}}}" if choices else (setting.unit or "value").upper()
-            groups[title].add_argument(
+            group.add_argument(
                 *setting.flags, dest=name, nargs=nargs, metavar=metavar, default=argparse.SUPPRESS, help=help
             )
 

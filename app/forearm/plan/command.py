@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from forearm.config.configs import Configs
+from forearm.config.configs import PLAN, Configs
 from forearm.config.flags import CommandParser, read_line
 from forearm.config.speculative import drafting_asked
 from forearm.errors import ConfigError
@@ -29,7 +29,7 @@ FLEET = tuple(
     for family in ("c7g", "r7g", "c8g", "r8g", "c9g", "m9g")
     for size in ("4xlarge", "8xlarge", "12xlarge", "16xlarge", "24xlarge", "48xlarge")
 )
-USAGE = "forearm plan [MODEL] [--machine TYPE] [flags of serve]"
+USAGE = "forearm plan [MODEL] [--machine TYPE] [flags]"
 ABOUT = (
     "Predict the memory that a model needs on a machine and its speed, before any weights are downloaded: only "
     "config.json and headers are read. Exit status 1: it does not fit."
@@ -66,7 +66,7 @@ def run(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--price-template", action="store_true", help="print a template for --prices, to be filled in")
     parser.add_argument("--sizing-table", action="store_true", help="print the page docs/sizing.md")
-    line = read_line(parser, argv)
+    line = read_line(parser, argv, PLAN)
     given, configs = line.rest, line.configs
     if given.sizing_table:
         print(sizing.page(), end="")
