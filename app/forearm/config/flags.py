@@ -86,7 +86,8 @@ def read_line(
 ) -> CommandLine:
     """Read the settings of `argv`, the environment and the file that --config names. `parser` has the command's flags.
 
-    uses: settings that the command uses, whose flags it has; environment and file may have all of them.
+    uses: settings that the command uses, whose flags its help has. A line written for `serve` may give it the others,
+    too: for each there is a note.
     words: permit words after MODEL, for the command to read.
     Raises: ConfigError naming the flag, variable or line and the remedy.
     """
@@ -101,12 +102,13 @@ def read_line(
     texts = {name: vars(rest).pop(name) for name in list(vars(rest)) if name in configs.SETTINGS}
     for word in over:
         if word.startswith("-"):
-            flag = word.split("=")[0]
-            if any(flag in setting.flags for setting in configs.SETTINGS.values()):
-                command = (parser.usage or "").partition(" [")[0].partition(" MODEL")[0]
-                raise ConfigError(f"{flag}: {command} has no such flag; forearm serve has")
-            near = difflib.get_close_matches(flag, parser._option_string_actions, n=1)
+            near = difflib.get_close_matches(word.split("=")[0], parser._option_string_actions, n=1)
             raise ConfigError(f"unknown flag {word}{f'; did you mean {near[0]}?' if near else ''}")
+    notes += [
+        f"{configs.SETTINGS[name].flags[0]} does nothing here: it is for forearm serve"
+        for name in texts
+        if name not in uses
+    ]
     if len(over) > 1 and not words:
         raise ConfigError(f"one model is served, not {len(over)}: {' '.join(over)}; name one")
     if over:
@@ -183,9 +185,8 @@ def _value(text: str, more: bool) -> Any:
 
 
 def add_settings(parser: CommandParser, uses: Collection[str] = configs.SETTINGS) -> None:
-    """Add a flag for each setting that is used. Flags yield lists of texts; absent ones leave no attribute.
-
-    Flags that turn a switch off are taken of all settings: of one that is not used they ask for nothing.
+    """Add a flag for each setting; the help has those that are used. Flags yield lists of texts; absent ones leave no
+    attribute.
     """
     parser.add_argument("--config", metavar="FILE", help="YAML: flags without their dashes as keys")
     defaults = {title: kind() for title, kind in configs.GROUPS.items()}
@@ -194,14 +195,12 @@ def add_settings(parser: CommandParser, uses: Collection[str] = configs.SETTINGS
         title: parser.add_argument_group(title) for title in dict.fromkeys(t for n, t in titles.items() if n in uses)
     }
     for name, setting in configs.SETTINGS.items():
+        group = groups[titles[name]] if name in uses else parser
+        help = shown(setting, getattr(defaults[titles[name]], name)) if name in uses else argparse.SUPPRESS
         if setting.switch and setting.flags:
-            parser.add_argument(*setting.off_flags, **_switch(name, "0"), help=argparse.SUPPRESS)
-        if name not in uses or not setting.flags:
-            continue
-        group, help = groups[titles[name]], shown(setting, getattr(defaults[titles[name]], name))
-        if setting.switch:
             group.add_argument(*setting.flags, **_switch(name, "1"), help=help)
-        else:
+            group.add_argument(*setting.off_flags, **_switch(name, "0"), help=argparse.SUPPRESS)
+        elif setting.flags:
             nargs = "+" if setting.many else 1
             choices = setting.parse.choices if isinstance(setting.parse, OneOf) else ()
             metavar = f"{{{','.join(choices)}}}" if choices else (setting.unit or "value").upper()
