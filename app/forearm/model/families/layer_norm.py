@@ -72,6 +72,7 @@ def gpt_bigcode(inputs: FamilyInputs) -> ModelConfig:
     """StarCoder 1, SantaCoder, OctoCoder: GPT-2 with one key head, or q, k and v by head; rows are stored."""
     inputs = _with_usual_names(inputs).with_defaults(activation_function="gelu_pytorch_tanh")
     heads, one = inputs.keys.integer("num_attention_heads"), inputs.keys.flag("multi_query", True)
+    inputs.keys.get("num_key_value_heads")  # transformers writes what it derives from multi_query
     by_head = _in_pieces("attn.c_attn", inputs.keys.integer("hidden_size") // heads, "qkv")
     return _gpt2(inputs, 1 if one else heads, dict.fromkeys("qkv", "attn.c_attn") if one else by_head, "")
 
