@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -72,10 +71,7 @@ def make(case: Case, folder: Path) -> PreTrainedModel:
         for name, buffer in model.named_buffers():
             if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):
                 _randomize(name, buffer)
-    with warnings.catch_warnings():  # Llama 4's complex angles, which no file has, are cast with the weights
-        warnings.filterwarnings("ignore", "Casting complex values to real", UserWarning)
-        model.to(getattr(torch, case.dtype))
-    model.save_pretrained(folder, max_shard_size=case.shard)
+    model.to(getattr(torch, case.dtype)).save_pretrained(folder, max_shard_size=case.shard)
     return auto.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
 
 
