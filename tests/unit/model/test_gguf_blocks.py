@@ -20,7 +20,7 @@ LOST = {
 
 
 def read(dtype: str, stored: np.ndarray) -> np.ndarray:
-    """What gguf-py makes of blocks."""
+    """Return the floats that gguf-py reads in blocks."""
     return np.asarray(dequantize(stored, GGMLQuantizationType[dtype]))
 
 
