@@ -71,6 +71,7 @@ class Worker:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
         self.loads: list[wire.Load] = []
+        self.accepted = 0  # since the last load, as a worker counts
 
     def send(self, message: wire.ToEngine) -> None:
         self.writer.write(wire.frame(message))
@@ -84,9 +85,11 @@ class Worker:
             return await self.reader.readexactly(wire.body_length(await self.reader.readexactly(4)))
 
         message: wire.FromEngine = wire.from_engine.decode(await asyncio.wait_for(frame(), WAIT_S))
+        self.accepted += isinstance(message, wire.Accepted)
         if not isinstance(message, wire.Load):
             return message
         self.loads.append(message)
+        self.accepted = 0
         return await self.receive()
 
     async def answer(self, request_id: str) -> list[int]:
@@ -154,6 +157,22 @@ async def test_the_socket_is_its_users_alone(running: Running) -> None:
 
     assert stat.S_ISSOCK(mode)
     assert stat.S_IMODE(mode) == 0o600
+
+
+async def test_a_load_follows_accepted_requests_that_left_the_room_as_it_was(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forearm.engine.server._TELL_S", 0.3)  # time for a whole request between two loads
+    worker = await running.connect()
+    for name in "abc":
+        worker.submit(name, [1], max_tokens=1)
+        await worker.answer(name)
+        deadline = time.monotonic() + WAIT_S
+        while worker.accepted:
+            assert time.monotonic() < deadline, "no load after the request"
+            worker.send(wire.AskMetrics())  # a message to receive: loads alone are none
+            await worker.receive()
+            await asyncio.sleep(0.01)
 
 
 async def test_requests_of_two_workers_with_one_name_are_two_requests(running: Running) -> None:

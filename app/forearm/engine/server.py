@@ -166,6 +166,10 @@ class EngineServer:
         frames: defaultdict[int, list[bytes]] = defaultdict(list)
         for connection, message in messages:
             frames[connection].append(wire.frame(message))
+            if isinstance(message, wire.Accepted):
+                # A worker subtracts it from the last load, so it needs the next one even where the room is the same:
+                # after short requests that filled a small queue, workers would otherwise refuse all others for good.
+                self._told = None
         for connection, parts in frames.items():
             writer = self._writers.get(connection)
             if writer is not None:
