@@ -12,11 +12,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.e2e.served import Served, series, serve, wait_until
+from tests.e2e.served import UNLIMITED, Served, series, serve, wait_until
 
 
 def test_a_full_queue_refuses_with_retry_after_and_recovers(tmp_path: Path) -> None:
-    with serve(tmp_path, "--max-num-seqs", "2", "--max-num-queued-reqs", "14") as served:
+    with serve(tmp_path, *UNLIMITED, "--max-num-seqs", "2", "--max-num-queued-reqs", "14") as served:
         with contextlib.ExitStack() as stack:
             stack.enter_context(served.endless(n=16))  # seconds of work for two places
             # One client for all that wait: to make one takes 0.1 s, on a busy machine longer than the work.
@@ -35,7 +35,7 @@ def test_a_full_queue_refuses_with_retry_after_and_recovers(tmp_path: Path) -> N
 
 
 def test_a_worker_killed_frees_its_sequences_and_is_replaced(tmp_path: Path) -> None:
-    with serve(tmp_path, "--api-server-count", "2") as served, contextlib.ExitStack() as stack:
+    with serve(tmp_path, *UNLIMITED, "--api-server-count", "2") as served, contextlib.ExitStack() as stack:
         streams = [stack.enter_context(served.endless(n=16)) for _ in range(6)]
         wait_until(lambda: served.running() == 6 * 16)
         answered = requests_answered(served)
@@ -68,7 +68,7 @@ def breaks_off(lines: Iterator[str]) -> bool:
 
 
 def test_an_engine_killed_ends_its_streams_with_an_error_and_comes_back(tmp_path: Path) -> None:
-    with serve(tmp_path, "--api-server-count", "2") as served:
+    with serve(tmp_path, *UNLIMITED, "--api-server-count", "2") as served:
         with served.endless() as lines:
             killed = served.engine()
             killed.kill()
@@ -89,7 +89,7 @@ def test_an_engine_killed_ends_its_streams_with_an_error_and_comes_back(tmp_path
 
 
 def test_sigterm_lets_open_streams_end_and_takes_nothing_new(tmp_path: Path) -> None:
-    with serve(tmp_path, "--api-server-count", "2") as served:
+    with serve(tmp_path, *UNLIMITED, "--api-server-count", "2") as served:
         with served.endless(max_tokens=1500) as lines:
             served.process.send_signal(signal.SIGTERM)
             wait_until(lambda: refused_or_unready(served.url))
@@ -101,7 +101,7 @@ def test_sigterm_lets_open_streams_end_and_takes_nothing_new(tmp_path: Path) -> 
 
 
 def test_a_drain_has_an_end(tmp_path: Path) -> None:
-    with serve(tmp_path, "--shutdown-timeout", "1") as served, served.endless(max_tokens=1900, n=16) as lines:
+    with serve(tmp_path, *UNLIMITED, "--shutdown-timeout", "1") as served, served.endless(n=16) as lines:
         begun = time.monotonic()
         served.process.send_signal(signal.SIGTERM)
         with contextlib.suppress(httpx.TransportError):

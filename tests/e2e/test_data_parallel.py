@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.e2e.served import Served, series, serve, wait_until
+from tests.e2e.served import UNLIMITED, Served, series, serve, wait_until
 
 CORES = len(psutil.Process().cpu_affinity() or [])
 TWO = pytest.mark.skipif(CORES < 2, reason="two engines need two cores")
@@ -42,7 +42,7 @@ def answer(served: Served, content: str, **fields: object) -> tuple[str, int]:
 
 @TWO
 def test_two_engines_divide_cores_and_requests_and_one_outlives_the_other(tmp_path: Path) -> None:
-    flags = ("--data-parallel-size", "2", "--enable-prompt-tokens-details", "--api-server-count", "1")
+    flags = (*UNLIMITED, "--data-parallel-size", "2", "--enable-prompt-tokens-details", "--api-server-count", "1")
     with serve(tmp_path, *flags, after=lambda: "ready after" in (tmp_path / "serve.log").read_text()) as served:
         first, second = engines(served)
         assert not threads_on(first) & threads_on(second)

@@ -6,7 +6,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 import httpx
-from tests.e2e.served import Served, serve
+from tests.e2e.served import UNLIMITED, Served, serve
 
 PROMPT = list(range(300, 2100))
 
@@ -41,7 +41,7 @@ def test_a_prompt_is_cut_so_that_a_stream_goes_on_beside_it(tmp_path: Path) -> N
 
     On a busy machine the stream's client has read fewer of them when the prompt's answer comes (49 were seen).
     """
-    with serve(tmp_path, "--target-inter-token-latency", "0.0001", "--no-enable-prefix-caching") as served:
+    with serve(tmp_path, *UNLIMITED, "--target-inter-token-latency", "0.0001", "--no-enable-prefix-caching") as served:
         tokens_beside_a_prompt(served)  # the first time, it is measured what a token takes
 
         assert tokens_beside_a_prompt(served) >= 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import psutil
-from tests.e2e.served import serve, wait_until
+from tests.e2e.served import UNLIMITED, serve, wait_until
 
 
 def gone(process: psutil.Process) -> bool:
@@ -17,7 +17,7 @@ def gone(process: psutil.Process) -> bool:
 
 
 def test_a_killed_serve_takes_engine_and_workers_along(tmp_path: Path) -> None:
-    with serve(tmp_path) as served, served.endless():
+    with serve(tmp_path, *UNLIMITED) as served, served.endless():
         started = psutil.Process(served.process.pid).children(recursive=True)
         assert len(started) >= 3  # engine, gunicorn's master, a worker
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import psutil
-from tests.e2e.served import ENDLESS, Served, series, serve, wait_until
+from tests.e2e.served import ENDLESS, UNLIMITED, Served, series, serve, wait_until
 from tests.e2e.test_orphans import gone
 
 
@@ -25,7 +25,9 @@ def master_of(served: Served) -> psutil.Process:
 def test_workers_die_with_gunicorns_master_and_others_serve_on(tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
     keys.write_text(json.dumps({"keys": [{"name": "one", "key": "key-number-one"}]}))
-    with serve(tmp_path, "--api-keys-file", str(keys), "--api-server-count", "2", key="key-number-one") as served:
+    with serve(
+        tmp_path, *UNLIMITED, "--api-keys-file", str(keys), "--api-server-count", "2", key="key-number-one"
+    ) as served:
         with served.endless(n=16) as lines:
             master, workers = master_of(served), served.workers()
             master.kill()
@@ -62,17 +64,7 @@ LONG: dict[str, dict[str, Any]] = {
 
 
 def test_the_end_of_a_drain_is_told_to_every_client_in_its_apis_form(tmp_path: Path) -> None:
-    # The demo model's own generation config lets no answer be longer than 128 tokens.
-    flags = (
-        "--shutdown-timeout",
-        "0.5",
-        "--generation-config",
-        "vllm",
-        "--max-num-seqs",
-        "2",
-        "--max-num-queued-reqs",
-        "200",
-    )
+    flags = (*UNLIMITED, "--shutdown-timeout", "0.5", "--max-num-seqs", "2", "--max-num-queued-reqs", "200")
     with serve(tmp_path, *flags) as served:
         with served.endless(n=128):  # half a minute of work in front of the others, so that none of them is done
             replies: dict[tuple[str, bool], tuple[int, str, str]] = {}
@@ -123,7 +115,7 @@ def ask(
 
 
 def test_an_engine_that_hangs_is_killed_and_its_clients_are_told(tmp_path: Path) -> None:
-    with serve(tmp_path, env={"FOREARM_ANSWER_TIMEOUT": "3"}) as served, ThreadPoolExecutor(4) as pool:
+    with serve(tmp_path, *UNLIMITED, env={"FOREARM_ANSWER_TIMEOUT": "3"}) as served, ThreadPoolExecutor(4) as pool:
         with served.endless(n=16) as lines:
             hung = served.engine()
             hung.suspend()

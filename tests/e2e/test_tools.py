@@ -11,7 +11,7 @@ import openai
 import pydantic
 import pytest
 from openai.types.chat import ChatCompletionMessageFunctionToolCall as FunctionCall
-from tests.e2e.served import Served, serve
+from tests.e2e.served import UNLIMITED, Served, serve
 
 WEATHER: Any = {
     "type": "function",
@@ -32,9 +32,6 @@ WEATHER: Any = {
 }
 NOW: Any = {"type": "function", "function": {"name": "now", "description": "The time"}}
 MESSAGES: Any = [{"role": "user", "content": "What is the weather in Oslo?"}]
-
-
-UNLIMITED = ("--generation-config", "vllm")  # the demo model's own has answers end after 128 tokens
 
 
 @pytest.fixture(scope="module")
