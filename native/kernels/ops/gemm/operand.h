@@ -21,7 +21,7 @@ inline const char* place_of(const Operand& o, int64_t row, int64_t column) {
   return reinterpret_cast<const char*>(half_row(o, row) + column);
 }
 
-inline void store_pairs(const Operand& o, int64_t row, int64_t column, F16 value, int64_t n) {
+[[gnu::always_inline]] inline void store_pairs(const Operand& o, int64_t row, int64_t column, F16 value, int64_t n) {
   uint16_t narrow[16];
   store_bf16(narrow, value);
   uint16_t* to = pairs_row(o, row);
@@ -32,12 +32,12 @@ inline void store_pairs(const Operand& o, int64_t row, int64_t column, F16 value
   for (int64_t k = column; k < column + n; ++k) to[k / 4 * 8 + k % 4] = narrow[k - column];
 }
 
-inline void narrow_to(Form form, uint16_t* to, F16 value) {
+[[gnu::always_inline]] inline void narrow_to(Form form, uint16_t* to, F16 value) {
   form == Form::f16_rows ? store_f16(to, value) : store_bf16(to, value);
 }
 
 // Stores the first n lanes at columns [column, column + n) of a row of a float form.
-inline void store_operand(const Operand& o, int64_t row, int64_t column, F16 value, int64_t n) {
+[[gnu::always_inline]] inline void store_operand(const Operand& o, int64_t row, int64_t column, F16 value, int64_t n) {
   if (o.form == Form::bf16_pairs) return store_pairs(o, row, column, value, n);
   if (o.form == Form::f32_rows) {
     float* to = float_row(o, row) + column;
