@@ -1,20 +1,19 @@
-"""This project and its peers side by side: one run, the same prompts, the same threads, in turns.
+"""Measure forearm and its peers side by side: one run, the same prompts, the same number of threads, by turns.
 
     python bench/compare.py --install DIR                  virtual environments with the peers, once
     python bench/compare.py --peers DIR --work DIR         measure; the work folder gets models with random weights
 
-Every contestant is a process of its own in its own virtual environment. Those of one weight width are loaded together
-and asked in turns, round after round, so that all meet the same machine; who is not asked sleeps. A prompt before the
-rounds, which is not counted, touches their memory for the first time (7B int4: 49 tokens/s, then 69). What the machine
-can do is measured before and after each answer; where it multiplied at less than --calm of the best seen, other guests
-of its host were at work (two virtual cores on one real one: half), and the answer is asked for again. A figure is the
-median of its rounds; a ratio the median of the rounds' ratios.
+Every contestant is a process of its own in its own virtual environment. Contestants of one weight width are loaded
+together and measured by turns, round after round, so that load on the machine affects all of them alike; idle ones
+sleep. One prompt before the rounds, which is not counted, touches their memory for the first time (7B int4: 49
+tokens/s, then 69). The machine's limits are measured before and after each answer. If it multiplied at less than --calm
+of the best rate seen, other guests of its host were active (two virtual cores on one physical core: half the rate), and
+the measurement is repeated. A figure is the median of its rounds; a ratio is the median of the rounds' ratios.
 
-prefill N: tokens per second of one prompt of N tokens, until its first token is there. decode B: tokens per second of B
-sequences together, from their median step. start: from the start of the process to the first token, files in the page
-cache; the median of as many starts as rounds. Weights are packed beforehand (--weight-cache), as the peers' are
-quantized; what a start takes that packs them stands below the table. peak: largest resident set (files mapped into
-memory count).
+prefill N: tokens per second of one prompt of N tokens, up to its first token. decode B: tokens per second of B
+sequences together, from their median step. start: from the start of the process to the first token, with files in the
+page cache; the median of as many starts as rounds. Weights are packed beforehand (--weight-cache), as the peers' are
+quantized; the time of a start that packs them stands below the table. peak: largest resident set (mapped files count).
 """
 
 from __future__ import annotations
@@ -45,15 +44,15 @@ from bench.shapes import SHAPES, Shape, prompt, shape_of
 
 from forearm import _native
 
-SETTLE_S = 0.3  # threads of the one before stop spinning
+SETTLE_S = 0.3  # until the threads of the last contestant stop spinning
 DECODED = {1: 16, 8: 10, 32: 6, 128: 12}  # steps by sequences; 128 prompts are 10 steps of 512 tokens
 DECODE_PROMPT = 32
 HTTP_REQUESTS, HTTP_PROMPT, HTTP_TOKENS = 16, 128, 64
-CALM_TRIES, CALM_LOOKS = 4, 30  # of one answer, and for a calm machine before each of them
-FIRST_LOOKS = 8  # to know what it can do
-LONG_START_S = 20.0  # measured once: vLLM compiles for 80 to 205
-SEEDS = 100_000  # more than all rounds have
-PEER_BYTES = 3 << 30  # what a contestant takes beside its weights: KV cache, scratch, libraries
+CALM_TRIES, CALM_LOOKS = 4, 30  # tries for one answer; measurements that wait for a calm machine before each
+FIRST_LOOKS = 8  # measurements of the limits at the start
+LONG_START_S = 20.0  # longer starts are measured once: vLLM compiles for 80 to 205 s
+SEEDS = 100_000  # more seeds than all rounds use
+PEER_BYTES = 3 << 30  # memory of a contestant beside its weights: KV cache, scratch, libraries
 
 Row = dict[str, Any]
 Answer = TypeVar("Answer")
@@ -65,22 +64,22 @@ class Machine:
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args
         self._looks = [limits(args) for _ in range(FIRST_LOOKS)]
-        self.disturbed = 0  # answers that no try got in calm
+        self.disturbed = 0  # answers for which the machine was calm in no try
 
     @property
     def limits(self) -> dict[str, float]:
-        """Medians of the calm looks."""
+        """Return the medians of the measurements while the machine was calm."""
         best = max(look["fma_gflops"] for look in self._looks)
         return medians([look for look in self._looks if look["fma_gflops"] >= self._args.calm * best])
 
     def is_calm(self) -> bool:
-        """True if the machine reaches its usual limits now."""
+        """Return whether the machine reaches its usual limits now."""
         look = limits(self._args)
         self._looks.append(look)
         return bool(look["fma_gflops"] >= self._args.calm * max(one["fma_gflops"] for one in self._looks))
 
     def wait(self) -> bool:
-        """Wait until the machine is calm, CALM_LOOKS looks at most. Returns: whether it is."""
+        """Wait until the machine is calm, for at most CALM_LOOKS measurements. Returns: whether it is."""
         for _ in range(CALM_LOOKS):
             if self.is_calm():
                 return True
@@ -88,7 +87,7 @@ class Machine:
         return False
 
     def asked(self, ask: Callable[[int], Answer], seed: int) -> Answer:
-        """Return the answer of `ask` between two calm looks, or the last of CALM_TRIES, each with its own seed."""
+        """Return an answer with a calm machine before and after it; after CALM_TRIES tries, the last answer."""
         for attempt in range(CALM_TRIES):
             before = self.wait()
             answer = ask(seed + SEEDS * attempt)
@@ -108,7 +107,7 @@ def measure_decode(engine: Driven, shape: Shape, sequences: int, seed: int) -> f
 
 
 def measures(args: argparse.Namespace) -> dict[str, Callable[[Driven, Shape, int], float]]:
-    """The questions of a round to every contestant, by name."""
+    """Return the measurements that a round makes of every contestant, by name."""
 
     def prefill(tokens: int) -> Callable[[Driven, Shape, int], float]:
         return lambda engine, shape, seed: measure_prefill(engine, shape, tokens, seed)
@@ -120,7 +119,7 @@ def measures(args: argparse.Namespace) -> dict[str, Callable[[Driven, Shape, int
 
 
 def start_one(one: Contestant, model: Path, args: argparse.Namespace, cached: bool = True) -> Driven:
-    """Loaded, with its files read beforehand. cached: ours maps packed weights, where they are kept already."""
+    """Start a contestant, after reading its files. cached: forearm maps packed weights if they are kept already."""
     for path in [model] if model.is_file() else model.iterdir():
         with path.open("rb") as file:
             while file.read(1 << 24):
@@ -134,7 +133,7 @@ def start_one(one: Contestant, model: Path, args: argparse.Namespace, cached: bo
 
 
 def started(one: Contestant, model: Path, args: argparse.Namespace, cached: bool = True) -> tuple[Driven, float]:
-    """The last of as many starts as rounds, one after the other, and their median; of one that takes long."""
+    """Start a contestant once a round (only once if that takes long). Returns: the last one, the median time."""
     found: list[float] = []
     while True:
         engine = start_one(one, model, args, cached)
@@ -145,7 +144,7 @@ def started(one: Contestant, model: Path, args: argparse.Namespace, cached: bool
 
 
 def touch_memory(engine: Driven, row: Row, shape: Shape, args: argparse.Namespace) -> bool:
-    """The longest prompt, which is not counted; False and why in the row if it gets no answer."""
+    """Compute the longest prompt, which is not counted. Returns: False, with the reason in the row, if that fails."""
     try:
         measure_prefill(engine, shape, max(args.prefill, default=DECODE_PROMPT), SEEDS - 1)
     except Missing as why:
@@ -157,7 +156,7 @@ def touch_memory(engine: Driven, row: Row, shape: Shape, args: argparse.Namespac
 def measure_group(
     group: list[Contestant], shape: Shape, work: Path, machine: Machine, args: argparse.Namespace
 ) -> dict[str, Row]:
-    """Rounds of those that fit into memory together."""
+    """Measure the rounds of contestants that fit into memory together."""
     rows: dict[str, Row] = {}
     asked = measures(args)
     with ExitStack() as stack:
@@ -194,7 +193,7 @@ def measure_group(
 
 
 def groups(chosen: list[Contestant], shape: Shape) -> list[list[Contestant]]:
-    """Group contestants by weight width, or one by one where memory does not hold a width's."""
+    """Group contestants by weight width, or one by one if memory does not hold all of a width."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     found = []
@@ -206,9 +205,9 @@ def groups(chosen: list[Contestant], shape: Shape) -> list[list[Contestant]]:
 
 
 def measure_http(one: Contestant, shape: Shape, work: Path, machine: Machine, args: argparse.Namespace) -> Row:
-    """Requests at once: over HTTP where the engine has a server, else in its process.
+    """Measure requests at once: over HTTP if the engine has a server, else in its process.
 
-    The first round warms up; each has prompts of its own, or caches of prefixes would answer.
+    The first round is a warm-up. Each round has prompts of its own, because prefix caches would hold repeated ones.
     """
 
     def prompts(seed: int) -> list[list[int]]:
@@ -238,7 +237,7 @@ def medians(found: list[dict[str, float]]) -> dict[str, float]:
 
 
 def measure_shape(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    """All rows of one shape."""
+    """Measure all rows of one shape."""
     shape, work = shape_of(name), args.work / name
     work.mkdir(parents=True, exist_ok=True)
     chosen = [one for one in CONTESTANTS if one.engine in args.engines and one.width in args.widths]
@@ -282,7 +281,7 @@ def main() -> None:
         contestants.install(args.install)
         return
     args.engines = args.engines.split(",")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("compare: terminated"))  # servers end with us
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("compare: terminated"))  # so that servers are stopped
     args.peers, args.work = args.peers.resolve(), args.work.resolve()
 
     found: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The CPU's own counters while something runs, where perf is installed and allowed to read them."""
+"""Read the CPU's performance counters while code runs, if perf is installed and allowed to read them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ATTACH_S = 0.3  # perf opens the counters of every thread
 
 @contextmanager
 def counted() -> Iterator[dict[str, float]]:
-    """Counts all threads of this process until the context is left; then the dict has each event that could be counted.
+    """Count events of all threads of this process; when the context ends, the dict has those that could be counted.
 
     It stays empty where there is no perf, or perf_event_paranoid or the hypervisor forbids it.
     """
@@ -37,6 +37,6 @@ def counted() -> Iterator[dict[str, float]]:
 
 
 def parsed(text: str) -> dict[str, float]:
-    """perf's lines of value,unit,event,…; those without a number are left out."""
+    """Return the events in perf's lines of value,unit,event,…; those without a number are left out."""
     fields = [line.split(",") for line in text.splitlines()]
     return {f[2].split(":")[0]: float(f[0]) for f in fields if len(f) > 2 and f[0].replace(".", "").isdigit()}

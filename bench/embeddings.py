@@ -1,13 +1,13 @@
-"""Texts a second of an embedding model, beside transformers on torch and ONNX Runtime with as many threads.
+"""Measure texts per second of an embedding model, beside transformers on torch and ONNX Runtime with as many threads.
 
     python bench/embeddings.py --model FOLDER --threads 2 --out bench/results/embeddings/<machine>.json
     python bench/embeddings.py --model FOLDER --quantization int8 --peers transformers,onnxruntime
 
-All get token ids of random words and give vectors of unit length. Runs take turns, so that what else the machine
-does meets all; the best run of each counts, and the median is told beside it. Peers pad nothing here: all texts of a
-batch are equally long, which is their best case. With one thread it is processor time that counts, which changes
-little with what else runs. onnxruntime (pip install onnx onnxruntime) runs the exported model with int8 weights, and
-quantizes activations as it goes.
+All engines get the token ids of random words and return vectors of unit length. Runs alternate, so that other load on
+the machine affects all engines alike; the best run of each counts, and the median is given beside it. Peers pad nothing
+here: all texts of a batch are equally long, which is their best case. With one thread processor time is measured, which
+other load changes little. onnxruntime (pip install onnx onnxruntime) runs the exported model with int8 weights and
+quantizes activations at run time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Embed = Callable[[list[list[int]]], np.ndarray]
 
 
 def ours(args: argparse.Namespace) -> Embed:
-    """LLM.embed: the engine's loop without sockets."""
+    """Return LLM.encode: the engine's loop without sockets."""
     settings: dict[str, Any] = {"quantization": args.quantization} if args.quantization else {}
     llm = LLM(args.model, dtype=args.dtype, runner="pooling", omp_num_threads=args.threads, **settings)
 
@@ -46,7 +46,7 @@ def ours(args: argparse.Namespace) -> Embed:
 
 
 def theirs(args: argparse.Namespace) -> Embed:
-    """transformers' AutoModel with torch's fused attention, then the mean at unit length."""
+    """Return transformers' AutoModel with torch's fused attention, followed by the mean at unit length."""
     import torch
     from transformers import AutoModel
 
@@ -63,7 +63,7 @@ def theirs(args: argparse.Namespace) -> Embed:
 
 
 def onnx_int8(args: argparse.Namespace) -> Embed:
-    """ONNX Runtime over the model that torch exports, its matrices as int8 with a scale for each output."""
+    """Return ONNX Runtime on the model that torch exports, with int8 matrices and a scale for each output."""
     import torch
     from transformers import AutoModel
 
@@ -108,8 +108,8 @@ PEERS = {"transformers": theirs, "onnxruntime": onnx_int8}
 def measured(
     engines: dict[str, Embed], texts: list[list[int]], runs: int, clock: Callable[[], float]
 ) -> dict[str, dict[str, float]]:
-    """Texts a second of each engine, runs taking turns."""
-    vectors = {name: embed(texts) for name, embed in engines.items()}  # warm
+    """Return texts per second of each engine; runs alternate."""
+    vectors = {name: embed(texts) for name, embed in engines.items()}  # also the warm-up
     seconds: dict[str, list[float]] = {name: [] for name in engines}
     for _ in range(runs):
         for name, embed in engines.items():

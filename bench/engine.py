@@ -1,16 +1,16 @@
-"""Decode and prefill of the executor against what the machine can do: memory bandwidth and multiply peaks.
+"""Measure decode and prefill of the executor as shares of the machine's memory bandwidth and multiply peaks.
 
 Random weights of a shape of bench/shapes.py (or of --layers of it), so nothing is downloaded:
 
     python bench/engine.py --shapes qwen2.5-0.5b --formats bfloat16,int8,int4 --out bench/results/engine/<machine>.json
 
-Decode is stated as GB/s of all bytes that a step must read: packed weights with their scales (of the embedding table
-one row, of experts those that are chosen), keys and values of the context, and states. Prefill as GFLOP/s of all
-multiplications, two operations each, attention's among them, against the peak of the instructions that multiply weights
+Decode is given as GB/s of all bytes that a step must read: packed weights with their scales (one row of the embedding
+table, only the chosen experts), keys and values of the context, and states. Prefill is given as GFLOP/s of all
+multiplications including attention's, two operations each, against the peak of the instructions that multiply weights
 of the format (int8 and int4: int8; int8-float and int4-float, whose activations are not rounded: bfloat16).
 
-On a shared machine the limits change from one second to the next. So each step is timed next to its limit, reading
-as many bytes as decode reads, and a share is the median of the ratios of such pairs.
+On a shared machine the limits change from one second to the next. Each step is therefore timed between two measurements
+of its limit, which read as many bytes as decode does, and a share is the median of the ratios of such pairs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from forearm.model.families.matrices import matrices
 
 BLOCK = 32
 STEP_TOKENS = 2048
-PEAKS = {"float32": "fma_gflops", "float16": "fma_gflops", "bfloat16": "bf16_gflops"}  # of codes: int8_gops
+PEAKS = {"float32": "fma_gflops", "float16": "fma_gflops", "bfloat16": "bf16_gflops"}  # quantized formats: int8_gops
 
 
 def ints(values: object) -> Int32Array:
@@ -49,7 +49,7 @@ def ints(values: object) -> Int32Array:
 
 
 def step(executor: _native.Executor, sequences: int, first: int, count: int) -> Callable[[], None]:
-    """A step of `count` tokens from position `first` on for each sequence, each with its own blocks, one logit row."""
+    """Return a step of `count` tokens from position `first` on for each sequence, each with one row of logits."""
     per_sequence = -(-(first + count) // BLOCK)
     rng = np.random.default_rng(1)
     starts = np.arange(sequences + 1) * count
@@ -66,8 +66,9 @@ def step(executor: _native.Executor, sequences: int, first: int, count: int) -> 
 
 
 def touch_blocks(executor: _native.Executor, blocks: int, together: int) -> None:
-    """Compute a token at the beginning of each block, which clears it. Memory that was never written is read as the
-    system's one page of zeros, which lies in a cache.
+    """Compute a token at the beginning of each block, which clears it.
+
+    Memory that was never written would be read as the system's single page of zeros, which stays in a cache.
     """
     for first in range(0, blocks, together):
         own = ints(np.arange(first, min(first + together, blocks)))
@@ -85,13 +86,13 @@ def seconds(action: Callable[[], None]) -> float:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Steps, and the limits measured right before and after each: seconds, and by the names of _native.limits."""
+    """Times of steps in seconds, and for each the mean of the limits before and after it, by _native.limits' names."""
 
     step_s: list[float]
     limits: dict[str, list[float]]
 
     def share(self, limit: str, amount: float) -> float:
-        """Median share of a limit, for a step that reads or computes so much, in GB or in GFLOP."""
+        """Return the median share of a limit, for a step that reads `amount` GB or computes `amount` GFLOP."""
         return median(amount / s / most for s, most in zip(self.step_s, self.limits[limit], strict=True))
 
 
@@ -105,7 +106,7 @@ def limits(args: argparse.Namespace, gigabytes: float = 1.0) -> dict[str, float]
 
 
 def measure_pairs(action: Callable[[], None], args: argparse.Namespace, gigabytes: float) -> Pairs:
-    """`args.runs` steps, after one that does not count; each between two looks at the limits, whose mean is its own."""
+    """Time `args.runs` steps after a warm-up, each between two measurements of the limits, of which the mean counts."""
     action()
     looks, steps = [limits(args, gigabytes)], []
     for _ in range(args.runs):
@@ -116,8 +117,9 @@ def measure_pairs(action: Callable[[], None], args: argparse.Namespace, gigabyte
 
 
 def weights_read(shape: Shape, name: str, sequences: int) -> float:
-    """Bytes of packed weights that a step of one token for each sequence reads: of experts those that are chosen, if
-    each token chooses evenly; the embedding table only where it is the head, too.
+    """Return the bytes of packed weights that a step of one token for each sequence reads.
+
+    Of experts only the chosen ones count, for choices that are even; the embedding table counts only as a tied head.
     """
     formats = formats_of(shape.model, name)
     return sum(
@@ -130,7 +132,7 @@ def weights_read(shape: Shape, name: str, sequences: int) -> float:
 def measure_decode(
     executor: _native.Executor, shape: Shape, name: str, sequences: int, context: int, args: argparse.Namespace
 ) -> dict[str, float]:
-    """A step of one token for each sequence, at position `context`."""
+    """Measure a step of one token for each sequence, at position `context`."""
     weights = weights_read(shape, name, sequences) / 1e9
     past = sequences * (context * executor.kv_bytes_per_block / BLOCK + executor.state_bytes_per_slot) / 1e9
     barriers = executor.barriers
@@ -151,7 +153,7 @@ def measure_decode(
 def measure_prefill(
     executor: _native.Executor, shape: Shape, name: str, tokens: int, args: argparse.Namespace
 ) -> dict[str, float]:
-    """One prompt in one step."""
+    """Measure one prompt in one step."""
     pairs = measure_pairs(step(executor, 1, 0, tokens), args, 0.5)
     gflop = 2e-9 * ((shape.multiplied - shape.head) * tokens + shape.head)
     gflop += 2e-9 * shape.layers * shape.hidden * tokens * tokens  # half of the square is masked
@@ -195,7 +197,7 @@ def measure(shape_name: str, shape: Shape, name: str, args: argparse.Namespace) 
 
 
 def count_step(action: Callable[[], None]) -> dict[str, float]:
-    """The CPU's counters over one step of all threads; empty where they cannot be read."""
+    """Return the CPU's counters over one step of all threads; empty if they cannot be read."""
     with counted() as found:
         action()
     return found

@@ -32,7 +32,7 @@ def formats_of(config: ModelConfig, name: str) -> dict[str, WeightFormat]:
 def make_executor(
     shape: Shape, name: str, kv_dtype: str, cores: Sequence[int], threads: int, step_tokens: int, sequences: int
 ) -> _native.Executor:
-    """Loaded; its KV cache is still to be allocated."""
+    """Return a loaded executor without a KV cache."""
     config = shape.model
     formats = formats_of(config, name)
     executor = _native.Executor(
@@ -60,7 +60,7 @@ def make_executor(
 
 
 def allocate_cache(executor: _native.Executor, blocks: int, sequences: int) -> None:
-    """Blocks for keys and values, and a slot for the states of each sequence if layers keep some."""
+    """Allocate KV blocks, and a slot of states for each sequence if layers keep states."""
     executor.allocate_kv(blocks)
     if executor.state_bytes_per_slot:
         executor.allocate_states(sequences)
@@ -70,7 +70,7 @@ def load_piece(
     executor: _native.Executor, matrix: str, row: int, values: np.ndarray[tuple[int, int], np.dtype[np.float32]],
     format: WeightFormat,
 ) -> None:  # fmt: skip
-    """Rows of a matrix from normal numbers; codes straight from them, with one scale for all groups."""
+    """Load rows of a matrix from normally distributed numbers; quantized ones have one scale for all groups."""
     rows, columns = values.shape
     if format.dtype in FLOATS:
         executor.load_matrix(matrix, bfloat16(values * np.float32(columns**-0.5)), "bfloat16", row)
@@ -83,7 +83,7 @@ def load_piece(
 
 
 def load_vectors(executor: _native.Executor, shape: Shape) -> None:
-    """Norms of one, everything else of zero."""
+    """Load norms of ones, and all other vectors as zeros."""
     for part in shape.parts():
         if len(part.shape) == 1:
             values = np.full(part.shape, "norm" in part.name, np.float32)

@@ -1,4 +1,4 @@
-"""Floats rounded to ggml's block types, and the demo model as a .gguf file of one type, for quality/accuracy.py."""
+"""Round floats to ggml's block types and write the demo model as a .gguf file of one type, for quality/accuracy.py."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAMES = {
 
 
 def rounded(values: Floats, kind: str) -> tuple[str, Bytes]:
-    """The type that these rows get (their length may not allow K types), and uint8 [rows, bytes of a row]."""
+    """Return the type of these rows (their length may not allow K types), and uint8 [rows, bytes of a row]."""
     kind = type_of_rows(kind, values.shape[1])
     if kind in ENCODED:
         return kind, encode_rows(kind, values)
@@ -33,7 +33,7 @@ def rounded(values: Floats, kind: str) -> tuple[str, Bytes]:
 
 
 def write_gguf(folder: Path, path: Path, kind: str) -> None:
-    """A Qwen2 folder (the demo model's) as a .gguf file whose matrices are all of this type; tied embeddings too."""
+    """Write a Qwen2 folder (the demo model's) as a .gguf file with all matrices of this type, the embedding too."""
     config = read_json(folder / "config.json").values
     writer = GGUFWriter(path, "qwen2")
     writer.add_context_length(config["max_position_embeddings"])

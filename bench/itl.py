@@ -1,9 +1,9 @@
-"""Gaps between the tokens of steady streams while long prompts come, and what that costs in tokens a second.
+"""Measure gaps between tokens of running streams while long prompts arrive, and the tokens per second that this costs.
 
     python bench/itl.py --shape smollm2-135m --work build/compare --targets 0,0.15
 
-Streams run all the time; beside them there is always one prompt, whose answer is one token. Targets
-(--target-inter-token-latency; 0: whole budgets) take turns, so that all meet the same moods of the machine.
+Streams run all the time; beside them there is always one prompt, whose answer is one token. Rounds of the targets
+(--target-inter-token-latency; 0: whole budgets) alternate, so that other load on the machine affects all alike.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def submit(loop: EngineLoop, name: str, token_ids: list[int], max_tokens: int) -
 
 
 def measure(loop: EngineLoop, args: argparse.Namespace, seeds: count[int]) -> dict[str, list[float]]:
-    """Seconds of steps beside prompts and without, and tokens a second beside prompts."""
+    """Return seconds of steps with prompts and without, and tokens per second with prompts."""
     shape = SHAPES[args.shape]
     for number in range(args.streams):
         submit(loop, f"stream {number}", prompt(shape, 32, next(seeds)), 1_000)
@@ -57,7 +57,7 @@ def measure(loop: EngineLoop, args: argparse.Namespace, seeds: count[int]) -> di
 
 
 def stepped(loop: EngineLoop) -> tuple[float, list[str]]:
-    """Seconds of one step, and the requests that it gave a token."""
+    """Return the seconds of one step, and the requests that got a token."""
     begun_s = time.perf_counter()
     loop.step()
     told = [message.request_id for _, message in loop.outbox if isinstance(message, wire.Tokens)]

@@ -2,9 +2,9 @@
 
     python bench/plan.py --shapes qwen2.5-0.5b,tinyllama-1.1b --out bench/results/plan/<machine>.json
 
-On a shared machine limits change from one second to the next: each step is timed right after a look at them, and the
-row shows the pair in the middle. On a busy one take --threads 1 --busy, as root: steps are counted in CPU time, and
-both run with real-time priority for parts of a second.
+On a shared machine limits change from one second to the next: each step is timed right after a measurement of the
+limits, and the row shows the pair with the median error. On a busy machine use --threads 1 --busy, as root: steps are
+measured in CPU time, and both run with real-time priority for parts of a second.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from forearm.plan.cost import Cost, Rates
 from forearm.plan.work import StepWork, work_of
 
 BUSY_GB = 0.5
-BREATH_S = 0.3  # for others, between pairs
+BREATH_S = 0.3  # between pairs, for other processes
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Row:
         return self.predicted_s / self.measured_s - 1
 
     def figures(self) -> list[Figure]:
-        """Return the measured and the predicted time, and how far apart they are."""
+        """Return the measured time, the predicted time and the relative error."""
         times = {"step_ms": 1e3 * self.measured_s, "predicted_ms": 1e3 * self.predicted_s}
         return figures_of(self.shape, self.format, self.step, times | {"predicted_error": self.error})
 
@@ -68,7 +68,7 @@ def work(shape: Shape, format: str) -> StepWork:
 
 
 def rows(shape_name: str, format: str, args: argparse.Namespace) -> Iterator[Row]:
-    """Every step of one shape in one format."""
+    """Yield every step of one shape in one format."""
     shape = shape_of(shape_name)
     costs = work(shape, format)
     executor = make_executor(shape, format, KV_DTYPE, (), args.threads, STEP_TOKENS, max(args.decode))
@@ -102,7 +102,7 @@ def _prefill_s(cost: Callable[[Rates], Cost], tokens: int, rates: Rates) -> floa
 def watched(
     executor: _native.Executor, sequences: int, first: int, count: int, args: argparse.Namespace
 ) -> list[tuple[float, Rates]]:
-    """Steps within --seconds, each the lesser of two, with the limits looked at right before."""
+    """Return steps within --seconds, each the shorter of two, with the limits measured right before."""
     action = step(executor, sequences, first, count)
     taken = cpu_seconds if args.busy else seconds
     action()
@@ -119,14 +119,14 @@ def watched(
 
 
 def row(shape: str, format: str, name: str, pairs: list[tuple[float, Rates]], of: Callable[[Rates], float]) -> Row:
-    """The pair in the middle, by its error."""
+    """Return the pair with the median error."""
     errors = sorted((of(rates) / step_s, step_s, of(rates)) for step_s, rates in pairs)
     _, measured_s, predicted_s = errors[len(errors) // 2]
     return Row(shape, format, name, measured_s, predicted_s)
 
 
 def cpu_seconds(action: Callable[[], None]) -> float:
-    """CPU time of one call of one thread."""
+    """Return the CPU time of one call of one thread."""
     begin = time.process_time()
     action()
     return time.process_time() - begin

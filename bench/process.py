@@ -1,9 +1,9 @@
-"""The engine's process as a user has it: start to first token, memory, Python's share of a step, sleep when idle.
+"""Measure an engine's process: start to first token, memory, Python's share of a step, processor time when idle.
 
     python bench/process.py --shape qwen2.5-0.5b --quantization int4 --work build/compare
 
-Python's share is what a decode step of the engine's loop takes beside its two calls into C++: scheduling, packing of
-arrays, finish reasons, metrics, messages. Idle: processor time of all threads in a second without requests.
+Python's share is the part of a decode step outside its two calls into C++: scheduling, packing of arrays, finish
+reasons, metrics, messages. Idle: processor time of all threads in a second without requests.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from forearm.engine.inbox import Received
 from forearm.engine.step import Stepper
 
 MIB = 1 << 20
-SETTLE_S = 0.5  # threads that spin go to sleep
+SETTLE_S = 0.5  # until spinning threads sleep
 
 
 class Timed:
-    """An executor that knows how long its calls took: seconds since `taken` was set to 0."""
+    """An executor that sums up the seconds of its calls in `taken`, which may be set to 0."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -58,7 +58,7 @@ class Timed:
 
 
 def python_share(llm: LLM, args: argparse.Namespace) -> dict[str, float]:
-    """Medians over decode steps of `args.sequences` sequences."""
+    """Return medians over decode steps of `args.sequences` sequences."""
     loop = llm._loop
     assert isinstance(loop._stepper, Stepper)
     timed = loop._stepper.executor = Timed(loop._stepper.executor)
@@ -80,7 +80,7 @@ def python_share(llm: LLM, args: argparse.Namespace) -> dict[str, float]:
 
 
 def idle_cpu_s() -> float:
-    """Processor seconds of this process' threads in a second of idleness."""
+    """Return the processor seconds that this process' threads use in an idle second."""
     time.sleep(SETTLE_S)
     before = time.process_time()
     time.sleep(1.0)
@@ -88,13 +88,13 @@ def idle_cpu_s() -> float:
 
 
 def memory_mib(llm: LLM) -> dict[str, float]:
-    """Largest resident set, and what of it is weights and KV cache."""
+    """Return the largest resident set, and the sizes of weights, KV cache and scratch, in MiB."""
     executor = llm._loop._stepper.executor
     assert isinstance(executor, NativeExecutor)
     native = executor._native
     kv = executor.blocks * native.kv_bytes_per_block
     status = Path("/proc/self/status").read_text()
-    # VmHWM is this program's; getrusage's ru_maxrss is at least what the process had before exec: its parent's.
+    # VmHWM is of this program alone; getrusage's ru_maxrss includes the process before exec, its parent's copy.
     sizes = {name: int(kb) * 1024 for name, kb in re.findall(r"^(VmHWM|RssFile):\s*(\d+) kB", status, re.M)}
     peak = sizes["VmHWM"]
     found = {"peak": peak, "packed": native.packed_bytes, "kv": kv, "scratch": native.scratch_bytes}

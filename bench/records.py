@@ -166,7 +166,7 @@ def run_of(
     versions: Mapping[str, str] | None = None,
     notes: Sequence[str] = (),
 ) -> Run:
-    """Return these figures as a run of the command that goes on, today, at the commit that is checked out."""
+    """Return these figures as a run of the present command, today, at the commit that is checked out."""
     git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
     command = shlex.join(["python", *(Path(word).name if "/" in word else word for word in sys.argv)])
@@ -175,7 +175,7 @@ def run_of(
 
 
 def line_of(one: Figure) -> str:
-    """Return a figure as a terminal has it."""
+    """Return a figure as a line for the terminal."""
     words, unit = QUANTITIES[one.quantity]
     value = f"{100 * one.value:.3g} %" if unit == "%" else f"{one.value:.4g} {unit}".rstrip()
     names = " ".join(filter(None, (one.shape, one.format, one.row, one.peer)))
@@ -187,7 +187,7 @@ def _kept(value: float) -> float:
 
 
 def read(path: Path) -> Results:
-    """Return what a file holds.
+    """Return the content of a file.
 
     Raises: msgspec.ValidationError where it has another form.
     """

@@ -45,7 +45,7 @@ class Shape:
     others: Mapping[str, Any] = field(default_factory=dict)
 
     def config(self) -> dict[str, Any]:
-        """Return what its config.json holds."""
+        """Return the content of its config.json."""
         lists = {key: value[: self.layers] for key, value in self.others.items() if key == "layer_types"}
         return {
             "architectures": [ARCHITECTURES[self.architecture]],
@@ -80,7 +80,7 @@ class Shape:
         return self.model.head_dim
 
     def parts(self) -> list[TensorPart]:
-        """Every tensor of its checkpoint, and the place of its rows in the executor."""
+        """Return every tensor of its checkpoint with the place of its rows in the executor."""
         return parts(self.model, {"model.embed_tokens.weight"})
 
     def cut(self, layers: int) -> Shape:
@@ -89,8 +89,9 @@ class Shape:
 
     @property
     def multiplied(self) -> int:
-        """Weights that a decoded token is multiplied with: of the experts those chosen, and not the embedding table, of
-        which it reads one row.
+        """Return the number of weights that a decoded token is multiplied with.
+
+        Only the chosen experts count, and the embedding table does not: a token reads one row of it.
         """
         return self.head + sum(
             spec.rows * spec.k * spec.active for spec in matrices(self.model) if spec.role not in ("embedding", "head")
@@ -98,7 +99,7 @@ class Shape:
 
     @property
     def head(self) -> int:
-        """Weights of the head, which a prompt is multiplied with once."""
+        """Return the number of weights of the head, which a prompt is multiplied with once."""
         return self.vocab * self.hidden
 
 
@@ -153,7 +154,7 @@ def shape_of(name: str) -> Shape:
 
 
 def write_model(shape: Shape, folder: Path) -> None:
-    """The folder, unless it is there already."""
+    """Write the folder, unless it exists already."""
     if (folder / "complete").exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -168,7 +169,7 @@ def write_config(shape: Shape, folder: Path) -> None:
 
 
 def vocabulary(size: int) -> tuple[list[str], list[tuple[str, str]]]:
-    """Tokens and merges of a byte-level BPE: bytes, then pairs and triples of printable ones; the last ends a text."""
+    """Return tokens and merges of a byte-level BPE: bytes, printable pairs and triples, and last the end of a text."""
     printable = [chr(c) for c in range(33, 127)]
     others = [c for c in range(256) if not (33 <= c < 127 or 161 <= c <= 172 or 174 <= c <= 255)]
     alphabet = printable + [chr(c) for c in [*range(161, 173), *range(174, 256)]]
@@ -201,7 +202,7 @@ def write_tokenizer(size: int, folder: Path) -> None:
 
 
 def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...], float, float]]:
-    """Name, shape, mean and deviation of every tensor; several parts of the executor may lie in one."""
+    """Yield name, shape, mean and deviation of every tensor; one may hold several parts of the executor."""
     rows: dict[str, tuple[int, ...]] = {}
     for part in shape.parts():
         rows[part.stored] = (part.row + part.shape[0], *part.shape[1:])
@@ -214,7 +215,7 @@ def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...], float, float]]
 
 @dataclass(frozen=True)
 class Tensor:
-    """One of a safetensors file; parts: its values, piece by piece, in the dtype that is stored."""
+    """A tensor of a safetensors file. parts: its values, piece by piece, in the stored dtype."""
 
     name: str
     dtype: str
@@ -226,7 +227,7 @@ DTYPE_BYTES = {"BF16": 2, "I8": 1, "I32": 4, "I64": 8}
 
 
 def write_weights(shape: Shape, path: Path) -> None:
-    """Every tensor in bfloat16."""
+    """Write every tensor in bfloat16."""
     rng = np.random.default_rng(0)
     pool = rng.normal(0, 1, POOL).astype(np.float32)
     cuts = [
@@ -237,7 +238,7 @@ def write_weights(shape: Shape, path: Path) -> None:
 
 
 def write_safetensors(tensors: list[Tensor], path: Path) -> None:
-    """One file, streamed: 8 bytes with the header's length, the header, the tensors."""
+    """Write one file piece by piece: 8 bytes with the header's length, the header, the tensors."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for tensor in tensors:
@@ -255,23 +256,23 @@ def write_safetensors(tensors: list[Tensor], path: Path) -> None:
 def normal(
     pool: npt.NDArray[np.float32], size: tuple[int, ...], mean: float, deviation: float
 ) -> Iterator[npt.NDArray[np.uint16]]:
-    """A tensor cut from normal numbers, as bfloat16's bits."""
+    """Yield a tensor cut from normally distributed numbers, as bits of bfloat16."""
     for part in cut(pool, int(np.prod(size))):
         yield bfloat16(part * np.float32(deviation) + np.float32(mean))
 
 
 def cut(pool: npt.NDArray[Number], count: int) -> Iterator[npt.NDArray[Number]]:
-    """`count` numbers, piece by piece; a piece of odd length, so that no two rows are alike."""
+    """Yield `count` numbers in pieces of odd length, so that no two rows are equal."""
     length = len(pool) // 2 * 2 - 1
     for begin in range(0, count, length):
         yield pool[: min(length, count - begin)]
 
 
 def bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
-    """Bits, cut off."""
+    """Return the upper 16 bits of float32 numbers."""
     return (np.ascontiguousarray(values).view(np.uint32) >> 16).astype(np.uint16)
 
 
 def prompt(shape: Shape, length: int, seed: int) -> list[int]:
-    """Token ids of a prompt; no two prompts begin alike."""
+    """Return the token ids of a prompt; no two prompts have the same beginning."""
     return [int(token) for token in np.random.default_rng(seed).integers(300, shape.vocab - 1, length)]

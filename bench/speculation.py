@@ -1,9 +1,9 @@
-"""The gain of drafts: tokens a second with and without them, for texts that repeat more or less; answers are equal.
+"""Measure the gain of drafts: tokens per second with and without, for texts that repeat more or less; equal answers.
 
-Nothing is downloaded: a shape of bench/shapes.py gets random weights, but a head that makes each token have one that
-follows it. Tokens of a text of --text tokens follow each other; from anywhere else it is gone back to. So at a low
-temperature the answer quotes the prompt, at a higher one it leaves it now and then (a summary), at the highest every
-token is random. All layers compute as ever: a step costs what it costs with trained weights.
+Nothing is downloaded: a shape of bench/shapes.py gets random weights, and an output head that determines a successor of
+each token. A text of --text tokens is a circle of such successors, and every other token is followed by one of the
+text. At a low temperature the answer therefore quotes the prompt, at a higher one it sometimes leaves it (a summary),
+and at the highest every token is random. All layers are computed: a step takes as long as with trained weights.
 
     python bench/speculation.py --shape r1-distill-qwen-1.5b --draft qwen2.5-0.5b \
         --quantization int8 --out bench/results/speculation/<machine>.json
@@ -35,20 +35,20 @@ from forearm.engine.host import placement
 from forearm.engine.speculation.ngrams import Ngrams
 from forearm.engine.speculation.speculation import Speculation
 
-# Share of tokens that follow the one before, where 0 is none: what is asked for, and about what comes of it.
+# By kind of text: the share of tokens that are the successor of the token before (approximately); 0: none.
 TEXTS = {"quoted": 0.99, "summarized": 0.9, "loosely": 0.7, "random": 0.0}
-_QUIET = 0.02  # layers say so little that the head sees the token it is at
+_QUIET = 0.02  # scale of the layers' results, so small that the head sees the embedding of the current token
 
 
 def follows(vocab: int, text: int) -> npt.NDArray[np.int64]:
-    """The token after each token: those of the text, 300 .., in a circle; all others lead back into it."""
+    """Return the successor of each token: those of the text (300 ..) form a circle; all others lead back into it."""
     after = 300 + np.arange(vocab) % text
     after[300 : 300 + text] = 300 + (np.arange(text) + 1) % text
     return after
 
 
 def write_follower(shape: Shape, folder: Path, text: int) -> None:
-    """A folder whose head names what follows."""
+    """Write a model folder whose head determines the successor of each token."""
     if (folder / "follows").exists():
         return
     write_model(shape, folder)
@@ -59,11 +59,11 @@ def write_follower(shape: Shape, folder: Path, text: int) -> None:
         embedding, head = floats(found["model.embed_tokens.weight"]), found["lm_head.weight"]
         after = follows(shape.vocab, text)
         inside = np.arange(300, 300 + text)
-        rows = embedding[::-1].copy()  # what others' logits are: noise of the same size
+        rows = embedding[::-1].copy()  # logits of tokens outside the text: noise of the same size
         rows[shape.vocab - 1 - inside] = 0
         rows[after[inside]] = embedding[inside]
         head[:] = bits(rows)
-        # Whoever is outside looks like a token of the text, so that the same head leads back into it.
+        # A token outside the text has an embedding like one in it, so that the same head leads back into the text.
         outside = np.setdiff1d(np.arange(shape.vocab), inside)
         mixed = embedding[outside] * np.float32(0.5) + embedding[after[outside]] * np.float32(0.85)
         embedding = embedding.copy()
@@ -74,7 +74,7 @@ def write_follower(shape: Shape, folder: Path, text: int) -> None:
 
 @contextmanager
 def tensors(path: Path) -> Iterator[dict[str, npt.NDArray[np.uint16]]]:
-    """The bfloat16 tensors of a file, to be changed in place."""
+    """Yield the bfloat16 tensors of a file, to be changed in place."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(length))
@@ -96,9 +96,9 @@ def bits(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
 
 
 def temperature_of(share: float, shape: Shape) -> float:
-    """Return the temperature at which this share of tokens follows the one before.
+    """Return the temperature at which this share of tokens is the successor of the token before.
 
-    One logit of the size of the root of the columns competes with many normal ones.
+    One logit of sqrt(hidden) competes with normally distributed ones.
     """
     if share == 0:
         return 10.0
@@ -112,7 +112,7 @@ def temperature_of(share: float, shape: Shape) -> float:
 
 @dataclass(frozen=True)
 class Run:
-    """One answer to each prompt: tokens, and how fast they came after the first."""
+    """One answer to each prompt: its tokens, and tokens per second after the first."""
 
     tokens: list[list[int]]
     tokens_s: float
@@ -179,7 +179,7 @@ def shape_of(name: str, args: argparse.Namespace) -> Shape:
 
 
 def engine(args: argparse.Namespace, folder: Path) -> tuple[LLM, dict[str, Speculation]]:
-    """The model, and what drafts for it."""
+    """Return the model with this kind of drafts."""
     speculative: dict[str, object] = {"method": "ngram", "num_speculative_tokens": args.most}
     if args.draft:
         draft = folder / f"follow-{args.draft}-{args.layers}-{args.text}"

@@ -1,4 +1,4 @@
-"""The cost of structured output: decode steps in which every sequence has a mask against steps without, in one process.
+"""Measure the cost of structured output: decode steps in which every sequence has a mask against steps without masks.
 
 Random weights of a shape of bench/shapes.py, its tokenizer of as many tokens: nothing is downloaded. Two batches run at
 a time, with and without a format, and take turns step by step, so that both see the same machine; a cost is the median
@@ -51,7 +51,7 @@ FORMATS: dict[str, StructuredOutputsParams] = {
 
 @dataclass(frozen=True)
 class Pair:
-    """A step without and the step with a format after it, in seconds; tokens of a line that the second gave."""
+    """Seconds of a step without a format and of the next one with a format; the tokens per line of the second."""
 
     without_s: float
     with_s: float
@@ -61,7 +61,7 @@ class Pair:
 def run(
     llm: LLM, plain: list[list[int]], formed: list[list[int]], params: tuple[SamplingParams, SamplingParams]
 ) -> list[Pair]:
-    """Both batches, in turns; steps that have prompts in them do not count."""
+    """Run both batches by turns; steps with prompts do not count."""
     prompts, sizes = plain + formed, {True: len(plain), False: len(formed)}
     loop, steps = llm._loop, list[tuple[bool, float, float]]()
     schedule, step, turn = loop.scheduler.schedule, loop.step, False
@@ -117,7 +117,7 @@ def measure(llm: LLM, prompts: list[list[int]], args: argparse.Namespace) -> lis
 
 
 def tokens_a_line(pairs: list[Pair]) -> float:
-    """Tokens that a step with a format gave, of a line."""
+    """Return the tokens per line that a step with a format generates."""
     return sum(pair.tokens for pair in pairs) / len(pairs)
 
 
@@ -131,7 +131,7 @@ def figures(args: argparse.Namespace, name: str, pairs: list[Pair], alike: list[
 
 
 def ratio(pairs: list[Pair]) -> float:
-    """A step with a format to one without."""
+    """Return the ratio of a step with a format to one without."""
     return median(pair.with_s / pair.without_s for pair in pairs)
 
 

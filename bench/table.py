@@ -15,7 +15,7 @@ REQUESTS = ("ttft_s", "tpot_s", "tokens_s")  # of requests at once
 
 
 def figures(row: Row) -> dict[str, float]:
-    """Every figure of a row by name: medians of its rounds, and what was measured once."""
+    """Return every figure of a row by name: medians of its rounds, and single measurements."""
     found = {name: median(values) for name, values in row.get("rounds", {}).items() if values}
     found |= {name: row[name] for name in ("start_s", "peak_mb") if name in row}
     http = row.get("http", {})
@@ -23,7 +23,7 @@ def figures(row: Row) -> dict[str, float]:
 
 
 def columns(rows: dict[str, Row]) -> list[str]:
-    """The names of all figures, in order."""
+    """Return the names of all figures, in order."""
     return list(dict.fromkeys(name for row in rows.values() for name in figures(row)))
 
 
@@ -37,7 +37,7 @@ def ratio(ours: Row, peer: Row, name: str) -> float:
 
 
 def against_best(rows: dict[str, Row], width: int) -> Iterator[tuple[str, str, float]]:
-    """Column, the best peer of the width, and how many times better ours is."""
+    """Yield each column, the best peer of the width, and how many times better forearm is."""
     same = {name: row for name, row in rows.items() if row["width"] == width}
     ours = next((row for name, row in same.items() if name.startswith("forearm")), None)
     for column in columns(same):
@@ -54,7 +54,7 @@ def shown(value: float | None) -> str:
 
 
 def figures_of(shapes: dict[str, Any]) -> list[Figure]:
-    """Return everything that was found in the form of bench/results."""
+    """Return all measurements in the form of bench/results."""
     found = []
     for shape, one in shapes.items():
         rows = one["rows"]

@@ -1,9 +1,10 @@
-"""The cost of thousands of waiting requests in the engine's loop: accepted, admitted one by one, aborted, not computed.
+"""Measure the cost of thousands of waiting requests in the engine's loop: to accept, admit and abort them.
 
     python bench/waiting.py
 
-Prints microseconds for each request that is taken in, for each that is let in (queue, prefix cache, blocks) and ends,
-and milliseconds for an abort of 16,384 outputs; for several numbers of requests, of one client and of one each.
+Prints microseconds to accept a request, microseconds to admit one (queue, prefix cache, blocks) and end it, and
+milliseconds to abort 16,384 outputs; for several numbers of requests, all of one client or each of its own. Nothing is
+computed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ RUNNING = 128
 
 
 def queued(count: int, clients: int, outputs: int = 1) -> tuple[Scheduler, list[Request], float]:
-    """A scheduler with so many requests of so many clients, and the seconds that it took to take them in."""
+    """Return a scheduler with `count` requests of `clients` clients, and the seconds that accepting them took."""
     scheduler = Scheduler(StepLimits(512, RUNNING, RUNNING), BlockPool(4096))
     admission = Admission(Terms(vocab_size=50_000, max_model_len=2048))
     params = SamplingParams(n=outputs, max_tokens=16)
@@ -41,7 +42,7 @@ def queued(count: int, clients: int, outputs: int = 1) -> tuple[Scheduler, list[
 
 
 def drained(scheduler: Scheduler) -> float:
-    """The seconds that it takes to let all in and end each at once."""
+    """Admit all requests, end each at once, and return the seconds that this took."""
     begun_s = time.perf_counter()
     while scheduler.open_outputs:
         for piece in scheduler.schedule():
@@ -58,8 +59,8 @@ def main() -> None:
             scheduler, _, taken_s = queued(count, clients)
             left_s = drained(scheduler)
             print(
-                f"{count} requests of {clients} clients: {1e6 * taken_s / count:.1f} us taken in, "
-                f"{1e6 * left_s / count:.1f} us let in and ended, each"
+                f"{count} requests of {clients} clients: {1e6 * taken_s / count:.1f} us to accept, "
+                f"{1e6 * left_s / count:.1f} us to admit and end, each"
             )
     scheduler, (request,), taken_s = queued(1, 1, outputs=16384)
     scheduler.schedule()
@@ -67,7 +68,7 @@ def main() -> None:
     scheduler.drop(request)
     for sequence in request.open:
         scheduler.remove(sequence)
-    print(f"16384 outputs: {1e3 * taken_s:.2f} ms taken in, {1e3 * (time.perf_counter() - begun_s):.2f} ms aborted")
+    print(f"16384 outputs: {1e3 * taken_s:.2f} ms to accept, {1e3 * (time.perf_counter() - begun_s):.2f} ms to abort")
 
 
 if __name__ == "__main__":

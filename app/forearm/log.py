@@ -114,7 +114,7 @@ class QueuedLines(logging.Handler):
             self._write(waiting.get())
             if self.dropped > reported:
                 reported, new = self.dropped, self.dropped - reported
-                text = f"{new} log lines were dropped because nobody read them"
+                text = f"{new} log lines were dropped because the log was not read"
                 record = logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, None, None)
                 self._write(f"{self.format(record)}\n")
             waiting.task_done()

@@ -33,7 +33,7 @@ EXPERTS = Experts(768, count=128, active=8, renormalized=True)
 
 
 def config(layers: int, feed_forward: FeedForward | Experts) -> ModelConfig:
-    """The shape of Qwen3-30B-A3B, with a small vocabulary: the head is not what is measured."""
+    """Return the shape of Qwen3-30B-A3B, with a small vocabulary, because the head is not measured."""
     rope = Rope((1e6 ** (-np.arange(0, 128, 2) / 128)).astype(np.float32))
     return ModelConfig(
         model_type="qwen3_moe", dtype="bfloat16", vocab_size=1024, hidden=2048, heads=32, kv_heads=4, head_dim=128,
@@ -43,7 +43,7 @@ def config(layers: int, feed_forward: FeedForward | Experts) -> ModelConfig:
 
 
 def load(model: ModelConfig, format: WeightFormat, threads: int) -> _native.Executor:
-    """An executor with random weights; experts of a layer are alike, in memory of their own."""
+    """Return an executor with random weights; experts of a layer are equal, each with memory of its own."""
     formats = uniform_formats(model, format)
     executor = _native.Executor(model, matrices(model), formats, "bfloat16", 512, 32, 32, 1024, [], threads)
     rng = np.random.default_rng(1)
@@ -64,14 +64,14 @@ def load(model: ModelConfig, format: WeightFormat, threads: int) -> _native.Exec
 
 
 def read_bytes(model: ModelConfig, formats: dict[str, WeightFormat], rows: int) -> float:
-    """Bytes of weights that a step reads, of experts those that as many rows are expected to choose evenly."""
+    """Return the bytes of weights that a step reads, with the expected number of experts for an even choice."""
     chosen = 1 - (1 - EXPERTS.active / EXPERTS.count) ** rows
     specs = matrices(model)
     return sum(spec_bytes(s, formats[s.name]) * (chosen if s.experts > 1 else 1) for s in specs)
 
 
 def step_ms(executor: _native.Executor, rows: int, vocabulary: int) -> float:
-    """One step: up to 32 rows are as many sequences' first tokens, more are one prompt."""
+    """Return the milliseconds of one step: up to 32 rows are first tokens of as many sequences, more are one prompt."""
     rng = np.random.default_rng(rows)
     tokens = rng.integers(0, vocabulary, rows).astype(np.int32)
     sequences = rows if rows <= 32 else 1

@@ -1,4 +1,4 @@
-"""Requests at once: how long each waits for its first token, and for each token after that (forearm.bench's times)."""
+"""Requests at once: the time to the first token of each, and per token after that (measured by forearm.bench)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FORM = RequestForm("/v1/completions", "openai", ignore_eos=True, extra={"temper
 async def over_http(
     address: str, prompts: Sequence[list[int]], tokens: int, rate: float = float("inf"), seed: int = 0
 ) -> LoadRun:
-    """All prompts, greedily, `tokens` tokens each, streamed: at once, or `rate` a second as a Poisson process."""
+    """Stream `tokens` tokens of all prompts, greedily: all at once, or `rate` per second as a Poisson process."""
     http = Http(address)
     samples = [Sample(prompt, len(prompt), tokens) for prompt in prompts]
     try:
@@ -44,7 +44,7 @@ async def over_http(
 
 
 def in_process(engine: Driven, prompts: list[list[int]], tokens: int) -> LoadRun:
-    """The same of an engine that has no server."""
+    """Generate for all prompts at once in an engine that has no server."""
     outcomes = [RequestOutcome(len(prompt), output_tokens=tokens) for prompt in prompts]
     last_s = 0.0
     for last_s, numbers in engine.generate(prompts, tokens):
@@ -55,7 +55,7 @@ def in_process(engine: Driven, prompts: list[list[int]], tokens: int) -> LoadRun
 
 
 def waited(done: LoadRun) -> dict[str, float]:
-    """Mean seconds to a request's first token and for each one after it; tokens per second of all requests together.
+    """Return mean seconds to a request's first token and per token after it, and tokens per second of all requests.
 
     Raises: Missing with the first request's error.
     """
@@ -78,9 +78,9 @@ def free_port() -> int:
 
 @contextmanager
 def server(command: list[str], port: int, timeout_s: float, environment: dict[str, str]) -> Iterator[str]:
-    """A server until the context is left; yields its address once it answers a completion.
+    """Run a server until the context ends; yield its address once it answers a completion.
 
-    Raises: Missing with its last words when it ends or takes too long.
+    Raises: Missing with the last line of its log if it ends or takes too long.
     """
     address = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryFile("w+") as log:

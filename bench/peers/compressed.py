@@ -1,7 +1,7 @@
-"""Folders in compressed-tensors' forms, as vLLM reads them: layers' matrices as codes and scales, all else in bfloat16.
+"""Write compressed-tensors checkpoints for vLLM: layers' matrices as codes and scales, all other tensors in bfloat16.
 
-w8a8: int8 weights, a scale for each row; activations int8 for each token. w4a16: int4 weights, a scale for every 128 of
-a row; activations stay as they are.
+w8a8: int8 weights with a scale for each row; int8 activations with a scale for each token. w4a16: int4 weights with a
+scale for every 128 values of a row; activations are not rounded.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SCHEMES = {
 
 
 def write_model(shape: Shape, folder: Path, form: str) -> None:
-    """The folder, unless it is there already. form: of SCHEMES."""
+    """Write the folder, unless it exists already. form: a key of SCHEMES."""
     if (folder / "complete").exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def write_model(shape: Shape, folder: Path, form: str) -> None:
 
 
 def stored(shape: Shape, form: str) -> Iterator[Tensor]:
-    """The file's entries of every tensor of the shape."""
+    """Yield the file's entries of every tensor of the shape."""
     pool = np.random.default_rng(0).normal(0, 1, POOL).astype(np.float32)
     most = 127 if form == "w8a8" else 7
     codes = np.clip(np.rint(pool * DEVIATION[form]), -most, most).astype(np.int8)

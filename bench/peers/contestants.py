@@ -30,7 +30,7 @@ Command = list[str | Path]
 
 
 class Missing(Exception):
-    """A contestant that cannot be had here, with the reason."""
+    """A contestant is not available here; the text has the reason."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Contestant:
         return f"{self.engine} {self.format}"
 
     def bytes_read(self, shape: Shape) -> float:
-        """Bytes of weights that every decode step reads."""
+        """Return the bytes of weights that every decode step reads."""
         return ((shape.multiplied - shape.head) * self.bits[0] + shape.head * self.bits[1]) / 8
 
 
@@ -77,7 +77,7 @@ GGUF_FORMATS = [one.format for one in CONTESTANTS if one.engine == "llama"]
 
 
 def python_of(engine: str, peers: Path) -> Path:
-    """The engine's interpreter.
+    """Return the engine's interpreter.
 
     Raises: Missing if it was not installed.
     """
@@ -90,7 +90,7 @@ def python_of(engine: str, peers: Path) -> Path:
 
 
 def files_of(one: Contestant, shape: Shape, work: Path, peers: Path) -> Path:
-    """The model as this contestant reads it, made now if it is not there.
+    """Return the model in the form that this contestant reads, which is made now if it is missing.
 
     Raises: Missing with the last lines of what failed.
     """
@@ -126,7 +126,7 @@ def _made(out: Path, command: Callable[[Path], Command]) -> Path:
 
 
 def server_of(one: Contestant, model: Path, peers: Path, threads: int, port: int) -> list[str]:
-    """The command of a server for 16 requests at a time.
+    """Return the command of a server for 16 requests at a time.
 
     Raises: Missing for an engine whose packages have no server.
     """
@@ -150,7 +150,7 @@ def server_of(one: Contestant, model: Path, peers: Path, threads: int, port: int
 
 
 def install(peers: Path) -> None:
-    """Virtual environments with the peers at pinned versions; llama.cpp is compiled for this CPU, its server too."""
+    """Make virtual environments with pinned versions of the peers, and compile llama.cpp for this CPU."""
     peers.mkdir(parents=True, exist_ok=True)
     environment = os.environ | {"CMAKE_ARGS": "-DGGML_NATIVE=ON"}
     for engine, pins in PINS.items():
@@ -168,9 +168,9 @@ def install(peers: Path) -> None:
 
 
 def _build_server(peers: Path) -> None:
-    """llama-server from the sources that llama-cpp-python brings; the wheel itself is without it."""
+    """Build llama-server from the sources in llama-cpp-python's package; its wheel does not contain the server."""
     pip = peers / FOLDERS["llama"] / "bin" / "pip"
-    where = ["--no-deps", "--no-binary", "llama-cpp-python", "-d", str(peers)]  # what it is built with comes built
+    where = ["--no-deps", "--no-binary", "llama-cpp-python", "-d", str(peers)]  # its build tools come as wheels
     subprocess.run([str(pip), "download", *where, PINS["llama"][0]], check=False)
     (archive,) = peers.glob("llama_cpp_python-*.tar.gz")
     subprocess.run(["tar", "xzf", archive, "-C", peers], check=True)

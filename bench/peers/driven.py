@@ -1,4 +1,4 @@
-"""The other end of run.py: an engine's process and what it is asked."""
+"""The parent's end of run.py: an engine's process and the requests to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Steps = list[tuple[float, list[int]]]
 
 
 class Driven:
-    """A contestant that is loaded. Leaving the context ends its process.
+    """The process of a loaded contestant. `close` ends it.
 
     start_s: from the process' start to its first token. peak_bytes: its largest resident set so far.
     Raises: Missing, from every call, when the process ended or took too long.
@@ -73,12 +73,12 @@ class Driven:
 
 
 def prefill_s(steps: Steps) -> float:
-    """Seconds to the first token."""
+    """Return the seconds to the first token."""
     return next(seconds for seconds, numbers in steps if numbers)
 
 
 def step_s(steps: Steps, sequences: int) -> float:
-    """Median seconds of a decode step with all sequences.
+    """Return the median seconds of a decode step with all sequences.
 
     Raises: Missing if no two steps had them all.
     """

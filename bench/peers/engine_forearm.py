@@ -12,7 +12,9 @@ from forearm.engine.inbox import Received
 
 
 class Engine:
-    """format: bfloat16, float16 or float32, what --quantization takes, or that of a GGUF file. weight_cache: a folder;
+    """An LLM that is stepped here.
+
+    format: bfloat16, float16 or float32, a value of --quantization, or the type of a GGUF file. weight_cache: a folder;
     empty: none.
     """
 
@@ -36,7 +38,7 @@ class Engine:
 
     def generate(self, prompts: list[list[int]], tokens: int) -> Iterator[tuple[float, list[int]]]:
         """Return the times of each step's tokens, and their prompts."""
-        loop = self._llm._loop  # LLM.generate steps it too, but tells only when all has ended
+        loop = self._llm._loop  # LLM.generate steps it too, but returns only when all requests have ended
         params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
         for number, ids in enumerate(prompts):
             loop.take(Received(0, wire.Submit(request_id=str(number), prompt_token_ids=ids, params=params)))

@@ -1,4 +1,4 @@
-"""llama.cpp through the C interface of llama-cpp-python: llama_decode alone; no sampling is counted, in its favour."""
+"""llama.cpp through the C interface of llama-cpp-python: llama_decode alone, without the time of sampling."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BATCH = 2048  # most tokens of one llama_decode
 
 
 class Engine:
-    """format is that of the file."""
+    """A context of llama.cpp. The file determines the format."""
 
     version = version("llama-cpp-python")
 

@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Engine:
-    """format is that of the model's files; activations are the plugin's choice."""
+    """A pipeline of OpenVINO GenAI. The model's files determine the format, the plugin that of activations."""
 
     version = version("openvino-genai")
 

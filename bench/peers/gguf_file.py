@@ -1,4 +1,4 @@
-"""A model folder as a GGUF file, then quantized by llama.cpp itself. Runs in llama.cpp's virtual environment.
+"""Write a model folder as a GGUF file and let llama.cpp quantize it. Runs in llama.cpp's virtual environment.
 
     python gguf_file.py FOLDER OUT.gguf TYPE        TYPE: BF16, F16, Q8_0, Q4_0
 
@@ -40,7 +40,7 @@ FILE_TYPES = {"F16": 1, "Q4_0": 2, "Q8_0": 7, "BF16": 32}  # llama.h, enum llama
 
 
 def renamed(name: str) -> str:
-    """model.layers.3.mlp.up_proj.weight is blk.3.ffn_up.weight; all experts of a layer have one name."""
+    """Return the GGUF name of a tensor, such as blk.3.ffn_up.weight; all experts of a layer have one name."""
     stem, kind = name.rsplit(".", 1)
     if stem in NAMES:
         return f"{NAMES[stem]}.{kind}"
@@ -50,7 +50,7 @@ def renamed(name: str) -> str:
 
 
 def write(folder: Path, out: Path) -> None:
-    """Everything in bfloat16, vectors in float32."""
+    """Write matrices in bfloat16 and vectors in float32."""
     gguf: Any = import_module("gguf")
     config = json.loads((folder / "config.json").read_text())
     writer = gguf.GGUFWriter(out, config["model_type"].replace("_", ""), use_temp_file=True)

@@ -1,4 +1,4 @@
-"""One engine in a process of its own, driven over pipes. Runs in the engine's own virtual environment.
+"""Run one engine in a process of its own, controlled over pipes, in the engine's own virtual environment.
 
     python run.py ENGINE '{"model": …, "format": …, "threads": …, "context": …, "sequences": …}'
 
@@ -19,7 +19,7 @@ from pathlib import Path
 
 
 def peak_bytes() -> int:
-    """Largest resident set of this process and its children, so far."""
+    """Return the largest resident set of this process and its children so far."""
     mine = os.getpid()
     total = 0
     for folder in Path("/proc").glob("[0-9]*"):

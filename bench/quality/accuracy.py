@@ -1,13 +1,13 @@
-"""Loss of accuracy of every weight format and KV format against float32, in one table.
+"""Measure the loss of accuracy of every weight format and KV format against float32, in one table.
 
     python bench/quality/accuracy.py --out bench/results/accuracy/<machine>.json
 
-Two measurements. Of one layer with random weights, in the shape of a real model: how far its output (what it adds to
-the residual stream) is from float32's, as |y - y32| / |y32| over all tokens, for three kinds of weights (normal;
-Student's t with 4 degrees of freedom, whose tails are long; normal with one column in a hundred 8 times as large) and
-with activations as large models have them: one channel in 200 is 20 times as large as the others (Dettmers et al. 2022,
-arXiv:2208.07339, section 4). And the perplexity of the demo model on its held-out answers, which is a smoke test and is
-not recorded: its activations have no outliers, so that it hides what rounding them costs a real model.
+There are two measurements. The first is the error |y - y32| / |y32| over all tokens of the output of one layer (which
+is added to the residual stream), in the shape of a real model, with three kinds of random weights (normal; Student's t
+with 4 degrees of freedom, whose tails are long; normal with one column in a hundred 8 times as large) and activations
+like those of large models: one channel in 200 is 20 times as large as the others (Dettmers et al. 2022,
+arXiv:2208.07339, section 4). The second is the perplexity of the demo model on its held-out answers. It is a smoke test
+and is not recorded: its activations have no outliers, so it hides what rounding them costs a real model.
 
 The rows are in bench/quality/accuracy_rows.py, each with bounds that tests/model/test_accuracy.py holds.
 """
@@ -50,7 +50,7 @@ BLOCK = 32
 
 
 def weights_of(kind: str, rows: int, columns: int, seed: int) -> Floats:
-    """Random weights of variance about 1 / columns."""
+    """Return random weights with a variance of about 1 / columns."""
     random = np.random.default_rng(seed)
     if kind == "long tails":
         return (random.standard_t(4, (rows, columns)) / math.sqrt(2 * columns)).astype(np.float32)
@@ -61,7 +61,7 @@ def weights_of(kind: str, rows: int, columns: int, seed: int) -> Floats:
 
 
 def activations_of(hidden: int, tokens: int) -> Floats:
-    """The layer's input, [tokens, hidden]."""
+    """Return the layer's input, [tokens, hidden]."""
     random = np.random.default_rng(7)
     values = random.standard_normal((tokens, hidden), np.float32)
     values[:, random.permutation(hidden)[: hidden // 200]] *= 20
@@ -69,13 +69,13 @@ def activations_of(hidden: int, tokens: int) -> Floats:
 
 
 def matrices_of(shape: Shape) -> dict[str, tuple[int, int]]:
-    """[rows, columns] of one layer's matrices, by the executor's names."""
+    """Return [rows, columns] of one layer's matrices, by the executor's names."""
     specs = matrices(shape.cut(1).model)
     return {part.name: (part.rows, spec.k) for spec in specs for part in spec.parts if spec.name.startswith("layers.")}
 
 
 def layer_output(shape: Shape, weights: Mapping[str, Floats], row: Row, tokens: int, threads: int) -> Floats:
-    """The layer's output before the residual addition, [tokens, hidden].
+    """Return the layer's output before the residual addition, [tokens, hidden].
 
     The embedding holds the activations and the head is the identity, both in float32, so that logits are the residual
     stream after the layer.
@@ -130,7 +130,7 @@ def _forward(executor: _native.Executor, tokens: int) -> Floats:
 def layer_errors(
     shape: Shape, rows: Sequence[Row], tokens: int, threads: int, kinds: Sequence[str] = KINDS
 ) -> dict[str, dict[str, float]]:
-    """|y - y32| / |y32| by row and kind of weights."""
+    """Return |y - y32| / |y32| by row and kind of weights."""
     found: dict[str, dict[str, float]] = {row.name: {} for row in rows}
     for kind in kinds:
         weights = {name: weights_of(kind, *size, i) for i, (name, size) in enumerate(matrices_of(shape).items())}
@@ -146,14 +146,14 @@ def layer_errors(
 
 @dataclass(frozen=True)
 class Answer:
-    """One held-out turn: all its tokens, and where the answer begins."""
+    """One held-out turn: all its tokens, and the index of the answer's first one."""
 
     tokens: list[int]
     begin: int
 
 
 def answers_of(llm: LLM, count: int) -> list[Answer]:
-    """The first `count` held-out turns."""
+    """Return the first `count` held-out turns."""
     text = llm.get_tokenizer()
     found = []
     for line in (DEMO_MODEL / "heldout.jsonl").read_text(encoding="utf-8").splitlines()[:count]:
@@ -166,7 +166,7 @@ def answers_of(llm: LLM, count: int) -> list[Answer]:
 
 
 def perplexity(row: Row, count: int, folder: Path, threads: int) -> float:
-    """Perplexity of the demo model's held-out answers in the row's formats."""
+    """Return the perplexity of the demo model's held-out answers in the row's formats."""
     model = ""
     if isinstance(row.weights, str):
         model = str(folder / f"{row.weights}.gguf")
@@ -191,7 +191,7 @@ def perplexity(row: Row, count: int, folder: Path, threads: int) -> float:
 
 @dataclass(frozen=True)
 class Measured:
-    """A row's figures: errors by shape and kind, perplexity (None: not measured)."""
+    """The figures of a row: errors by shape and kind, perplexity (None: not measured)."""
 
     name: str
     errors: dict[str, dict[str, float]]
@@ -199,7 +199,7 @@ class Measured:
 
 
 def measure(shapes: Sequence[str], tokens: int, count: int, threads: int) -> list[Measured]:
-    """All rows."""
+    """Measure all rows."""
     errors = {shape: layer_errors(SHAPES[shape], ROWS, tokens, threads) for shape in shapes}
     with tempfile.TemporaryDirectory() as folder:
         return [
@@ -213,7 +213,7 @@ def measure(shapes: Sequence[str], tokens: int, count: int, threads: int) -> lis
 
 
 def table(rows: Sequence[Measured], heading: str) -> str:
-    """Markdown."""
+    """Return the table as Markdown."""
     shapes = list(rows[0].errors)
     columns = [f"{shape}, {kind}" for shape in shapes for kind in KINDS]
     lines = [
@@ -231,7 +231,7 @@ def table(rows: Sequence[Measured], heading: str) -> str:
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure, print and record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="machine's file that the layers' errors are added to")
     parser.add_argument("--shapes", default="qwen2.5-0.5b,r1-distill-qwen-1.5b,llama-2-7b", help="of bench/shapes.py")

@@ -1,4 +1,4 @@
-"""The formats that bench/quality/accuracy.py measures, and how far each may be from float32.
+"""The formats that bench/quality/accuracy.py measures, and the largest error allowed for each.
 
 A layer's bound is for the kind of weights that is hardest to round, in the small shape of tests/model/test_accuracy.py.
 """
@@ -16,8 +16,8 @@ from forearm.model.quantization.quantization import AT_LOAD
 class Row:
     """One line of the table.
 
-    weights: a format, or the name of a GGUF type. options: LLM's arguments that serve the demo model so; None: there is
-    no flag for it. layer: bound on a layer's error. perplexity: bound on its rise over float32's, relative.
+    weights: a format, or the name of a GGUF type. options: LLM's arguments for this format; None: there is no flag for
+    it. layer: bound on a layer's error. perplexity: bound on its relative rise over float32's.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Row:
 
 
 def _loaded(name: str, layer: float, perplexity: float, wide_layer: float = 0.0) -> Iterator[Row]:
-    """--quantization `name`, with activations rounded to int8 and not (which then has a bound of its own)."""
+    """Yield the rows of --quantization `name` with int8 activations and with float ones (bounded by `wide_layer`)."""
     format = AT_LOAD[name]
     options = {"quantization": name}
     if format.wide:

@@ -1,4 +1,4 @@
-"""A quantized .gguf file as a folder of bfloat16 weights: the float model that quality.py compares with."""
+"""Convert a quantized .gguf file to a folder of bfloat16 weights: the float model that quality.py compares with."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _dequantized(files: Files, tensor: StoredTensor) -> Floats:
 
 
 def _in_order_of_halves(model: Gguf, tensor: StoredTensor, values: Floats) -> Floats:
-    """Rows of q and k as Hugging Face's files have them: llama.cpp's converter interleaved the halves of each head."""
+    """Return rows of q and k in Hugging Face's order; llama.cpp's converter has interleaved the halves of each head."""
     key = {"attn_q": "head_count", "attn_k": "head_count_kv"}.get(tensor.name.split(".")[-2])
     if key is None or values.ndim != 2:
         return values

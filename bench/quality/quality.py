@@ -48,19 +48,19 @@ Ids = npt.NDArray[np.int32]
 
 
 def opened(folder: Path, row: Row) -> Checkpoint:
-    """The float model as the row serves it."""
+    """Open the float model with the row's settings."""
     asked = Asked(row.quantization, row.embeddings, row.activations)
     return open_checkpoint(folder, dtype=row.dtype, kv_dtype=row.kv, max_model_len=WINDOW, quantization=asked)
 
 
 def windows(texts: Mapping[str, Sequence[int]], tokens: int) -> list[Ids]:
-    """The first `tokens` tokens of every text in windows of at most WINDOW."""
+    """Return the first `tokens` tokens of every text in windows of at most WINDOW."""
     step = min(WINDOW, tokens)
     return [np.asarray(ids[i : i + step], np.int32) for ids in texts.values() for i in range(0, tokens, step)]
 
 
 class Yardstick:
-    """The truth's predictions for some windows, and how far another model's are from them."""
+    """The truth's predictions for some windows, with which another model's are compared."""
 
     def __init__(self, truth: TextModel, texts: Sequence[Ids]) -> None:
         self.texts = texts
@@ -68,7 +68,7 @@ class Yardstick:
 
     @property
     def perplexity(self) -> float:
-        """Return the truth's."""
+        """Return the perplexity of the truth."""
         pairs = zip(self._truth, self.texts, strict=True)
         losses = [-rows[np.arange(len(rows)), window[1:]] for rows, window in pairs]
         return math.exp(float(np.concatenate(losses).mean()))
@@ -82,7 +82,7 @@ class Yardstick:
 
 
 def shares(folder: Path, row: Row, yardstick: Yardstick, threads: int) -> dict[str, float]:
-    """The KL divergence when one kind of matrices, or one layer, alone is quantized as the row says."""
+    """Return the KL divergence with only one kind of matrices, or only one layer, quantized as the row says."""
     checkpoint = opened(folder, row)
     exact = uniform_formats(checkpoint.config, WeightFormat("float32"))
     names = list(checkpoint.formats)
@@ -99,7 +99,7 @@ def shares(folder: Path, row: Row, yardstick: Yardstick, threads: int) -> dict[s
 
 
 def bits_a_weight(checkpoint: Checkpoint) -> float:
-    """Bits of a weight of the layers' matrices, scales and zero points counted."""
+    """Return the bits per weight of the layers' matrices, including scales and zero points."""
     bits = {"float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "int4": 4, "fp8_e4m3": 8, "fp8_e5m2": 8}
     total = values = 0.0
     for part, _ in checkpoint.sources:
@@ -115,7 +115,7 @@ def bits_a_weight(checkpoint: Checkpoint) -> float:
 
 
 def figures_of_row(name: str, checkpoint: Checkpoint, row: Row, found: Comparison, predictions: str) -> list[Figure]:
-    """A row's figures as bench/records.py has them."""
+    """Return a row's figures in the form of bench/records.py."""
     figures = figures_of(name, row.name, predictions, {"bits_a_weight": bits_a_weight(checkpoint)} | asdict(found.loss))
     halves = np.concatenate([one[len(one) // 2 :] for one in found.changes])
     rise = math.expm1(float(halves.mean()))
@@ -123,7 +123,7 @@ def figures_of_row(name: str, checkpoint: Checkpoint, row: Row, found: Compariso
 
 
 def main() -> None:
-    """Measure, print, record."""
+    """Measure, print and record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--name", default="", help="of the model in the results; its file's or folder's by default")

@@ -1,4 +1,4 @@
-"""The ways to serve a model that bench/quality/quality.py measures, and what each may cost on SmolLM2-135M-Instruct.
+"""The formats that bench/quality/quality.py measures, and the largest loss allowed on SmolLM2-135M-Instruct.
 
 The bounds hold for the windows of tests/model/test_quality.py; they lie about a third above what was measured.
 """

@@ -1,6 +1,6 @@
-"""Small tasks with one right answer, for bench/quality/quality.py: all are made here or ship with the demo model.
+"""Small tasks with one right answer, for bench/quality/quality.py: made here, or part of the demo model's files.
 
-A model of 135M parameters is wrong in many of them; what counts is how far a row is from the truth's.
+A model of 135M parameters is wrong in many of them; the difference between a row's results and the truth's counts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Question:
 
 
 def definitions(count: int = COUNT) -> list[Question]:
-    """Held-out questions of the demo model on WordNet's glosses, with the answers to three others."""
+    """Return held-out questions of the demo model on WordNet's glosses, with the answers to three others."""
     lines = (DEMO_MODEL / "heldout.jsonl").read_text(encoding="utf-8").splitlines()
     turns = [[message["content"] for message in json.loads(line)["messages"]] for line in lines]
     asked = [turn for turn in turns if len(turn) == 2 and turn[0].startswith("What ")][: 4 * count]
@@ -59,7 +59,7 @@ def definitions(count: int = COUNT) -> list[Question]:
 
 
 def copies(count: int = COUNT) -> list[Question]:
-    """Lines of random words and numbers, to be written once more."""
+    """Return lines of random words and numbers, to be copied."""
     chosen = random.Random(2)
     found = []
     for _ in range(count):
@@ -72,7 +72,7 @@ def copies(count: int = COUNT) -> list[Question]:
 
 
 def sums(count: int = COUNT) -> list[Question]:
-    """Sums of two numbers below 50, behind four examples."""
+    """Return sums of two numbers below 50, each after four examples."""
     chosen = random.Random(3)
     found = []
     for _ in range(count):
@@ -84,7 +84,7 @@ def sums(count: int = COUNT) -> list[Question]:
 
 
 def records(count: int = COUNT // 2) -> list[str]:
-    """Sentences to be written as JSON, behind an example."""
+    """Return sentences to be written as JSON, each after an example."""
     chosen = random.Random(4)
     names, towns = ("Ada", "Ben", "Cleo", "Dan", "Eve", "Finn"), ("Oslo", "Rome", "Lima", "Cairo", "Paris", "Quito")
     example = 'Sam is 31 and lives in Bern.\n{"name": "Sam", "age": 31, "city": "Bern"}\n\n'
@@ -101,7 +101,7 @@ class Tasks:
         self._tokenizer = tokenizer
 
     def results(self, model: Predicts) -> dict[str, float]:
-        """The part of each task's answers that is right."""
+        """Return the share of right answers of each task."""
         return {
             "definitions": _mean(self._chosen(model, question) == 0 for question in definitions()),
             "copies": _mean(self._written(model, question) for question in copies()),
@@ -110,12 +110,12 @@ class Tasks:
         }
 
     def _encoded(self, prompt: str, answer: str) -> tuple[list[int], int]:
-        """Tokens of both, and where the answer begins."""
+        """Return the tokens of both, and the index of the answer's first one."""
         begin = self._tokenizer.encode(prompt)
         return [*begin, *self._tokenizer.encode(answer)], len(begin)
 
     def _chosen(self, model: Predicts, question: Question) -> int:
-        """The answer with the best mean log-probability."""
+        """Return the index of the answer with the best mean log-probability."""
         scores = []
         for answer in question.answers:
             tokens, begin = self._encoded(question.prompt, answer)
@@ -126,13 +126,13 @@ class Tasks:
         return int(np.argmax(scores))
 
     def _written(self, model: Predicts, question: Question) -> float:
-        """The part of the answer's tokens that are the most probable where they stand."""
+        """Return the share of the answer's tokens that are the most probable at their positions."""
         tokens, begin = self._encoded(question.prompt, question.answers[0])
         best = model.logits(tokens)[begin - 1 : -1].argmax(axis=1)
         return _mean(token == chosen for token, chosen in zip(tokens[begin:], best, strict=True))
 
     def _is_record(self, model: Predicts, prompt: str) -> bool:
-        """Return true if the text that is generated greedily is JSON with the three keys."""
+        """Return whether the greedily generated text is JSON with the three keys."""
         tokens = self._tokenizer.encode(prompt)
         best = int(model.logits(tokens)[-1].argmax())
         text = "{"

@@ -1,4 +1,4 @@
-"""Hostile request bodies against one API worker: its memory, how long its event loop stands, what a bystander notices.
+"""Measure hostile request bodies against one API worker: its memory, stalls of its event loop, gaps of another stream.
 
     python bench/serving/hostile.py --mebibytes 10 20 --out bench/results/hostile/<machine>.json
 
@@ -44,23 +44,23 @@ class Figures:
     seconds: float = 0.0
     stall_s: float = 0.0
     gap_s: float = 0.0
-    rss_mebibytes: float = 0.0  # that the worker has more than before, a second after its answer
+    rss_mebibytes: float = 0.0  # growth of the worker's resident set, a second after its answer
     said: str = ""
 
 
 @dataclass
 class Beside:
-    """The longest of what a repeated act took since `reset`."""
+    """The longest duration of a repeated action since `reset`."""
 
     longest_s: float = 0.0
     begun_s: float = field(default_factory=time.perf_counter)
 
     def reset(self) -> None:
-        """Begin anew; what is under way counts from now on."""
+        """Start again; an action in progress counts from now on."""
         self.longest_s, self.begun_s = 0.0, time.perf_counter()
 
     def seen(self) -> None:
-        """One more act is over."""
+        """Note the end of one action."""
         now = time.perf_counter()
         self.longest_s = max(self.longest_s, now - self.begun_s)
         self.begun_s = now
@@ -68,7 +68,7 @@ class Beside:
 
 @contextmanager
 def probing(served: Served, kind: str) -> Iterator[tuple[Beside, Beside]]:
-    """Yields: the times of /livez, and the gaps of a stream where the model generates."""
+    """Measure in the background. Yields: the times of /livez, and the gaps of a stream if the model generates text."""
     ended, probe, stream = threading.Event(), Beside(), Beside()
 
     def ask() -> None:
@@ -78,7 +78,7 @@ def probing(served: Served, kind: str) -> Iterator[tuple[Beside, Beside]]:
             try:
                 connection.request("GET", "/livez")
                 connection.getresponse().read()
-            except (OSError, http.client.HTTPException):  # the worker has died of it; there is another one
+            except (OSError, http.client.HTTPException):  # the worker has died and is replaced
                 connection = connect(served)
             probe.seen()
         connection.close()
@@ -104,12 +104,12 @@ def probing(served: Served, kind: str) -> Iterator[tuple[Beside, Beside]]:
 
 
 def connect(served: Served) -> http.client.HTTPConnection:
-    """A connection of its own."""
+    """Open a new connection."""
     return http.client.HTTPConnection(served.url.removeprefix("http://"), timeout=120)
 
 
 def send(served: Served, path: str, content: bytes) -> tuple[int, str]:
-    """Return the status, 0 where none came, and the message of an error."""
+    """Return the status (0: no answer) and the message of an error."""
     connection = connect(served)
     try:
         connection.request("POST", path, content, {"Content-Type": "application/json"})
@@ -126,7 +126,7 @@ def send(served: Served, path: str, content: bytes) -> tuple[int, str]:
 
 
 def attack(served: Served, name: str, form: Form, size: int, beside: tuple[Beside, Beside]) -> Figures:
-    """Send one body and look what it does."""
+    """Send one body and measure its effect."""
     content = body(form, size)
     (worker,) = served.workers()
     figures = Figures(name, form[0], round(len(content) / MIB, 1))
@@ -148,7 +148,7 @@ def attack(served: Served, name: str, form: Form, size: int, beside: tuple[Besid
 
 
 def row(figures: Figures) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     return (
         f"{figures.name:28} {figures.path:22} {figures.mebibytes:5.1f} MiB  {figures.status:3d} "
         f"{figures.seconds:6.2f} s  stall {figures.stall_s * 1000:6.0f} ms  gap {figures.gap_s * 1000:6.0f} ms  "
@@ -164,7 +164,7 @@ def recorded(figures: Figures) -> list[Figure]:
 
 
 def failed(found: list[Figures]) -> list[Figures]:
-    """Return those that were not answered, or with an error of the server."""
+    """Return the bodies without an answer, or with an error of the server."""
     return [figures for figures in found if not 200 <= figures.status < 500]
 
 

@@ -1,14 +1,14 @@
 """An overloaded server as clients see it: refusals, their latency, and lost requests.
 
-First its capacity, with as many clients as it computes at a time; then requests at `--times` that rate, each at its own
-moment whatever became of the others (Poisson arrivals, so no client waits for a slow server before it asks again), half
-of them on connections of their own that close, half on connections that are kept.
+First its capacity is measured, with as many clients as it computes at a time; then requests are sent at `--times` that
+rate as a Poisson process, independent of the server's answers. Half of them use a new connection each, half use
+connections that are kept.
 
     python bench/serving/overload.py --seconds 60 --out bench/results/overload/<machine>.json
     python bench/serving/overload.py --url http://127.0.0.1:8000      a server that runs already
 
-The client is one process that neither parses JSON nor HTTP beyond what it counts; its share of a core is told, because
-on a small machine it takes that from the server.
+The client is one process that parses only the parts of HTTP and JSON that it counts. Its share of a core is reported,
+because on a small machine it takes that from the server.
 
 - reset: the connection broke off before the answer was whole. lost: no whole answer within `--patience`.
 - refused: 429 or 503; its latency is that of the whole answer, from the moment the request was due.
@@ -71,7 +71,7 @@ class Asked(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
 
     def ask(self, request: bytes, due_s: float) -> asyncio.Future[None]:
-        """Send it. The future is done with its outcome."""
+        """Send the request. The future is done once its outcome is known."""
         assert self._transport is not None
         self._seen, self._due_s, self._first_s = b"", due_s, 0.0
         self.done = asyncio.get_running_loop().create_future()
@@ -80,11 +80,11 @@ class Asked(asyncio.Protocol):
 
     @property
     def open(self) -> bool:
-        """True if another request can be sent."""
+        """Return whether another request can be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
     def data_received(self, data: bytes) -> None:
-        """Tell a refusal by its status, an answer by its end."""
+        """Recognize a refusal by its status, and an answer by its end."""
         now_s = time.monotonic()
         if self._first_s and len(self._seen) > 4096:
             self._seen = self._seen[-64:]
@@ -113,7 +113,7 @@ class Asked(asyncio.Protocol):
         self._end(status)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the request; before the end of its answer this is a reset."""
+        """End the request; as a reset if its answer was not complete."""
         self._end("reset")
 
     def _end(self, outcome: str) -> None:
@@ -122,13 +122,13 @@ class Asked(asyncio.Protocol):
             self.done.set_result(None)
 
     def close(self) -> None:
-        """No more."""
+        """Close the connection."""
         if self._transport is not None:
             self._transport.close()
 
 
 class Clients:
-    """All of them; those that keep their connections share what is idle."""
+    """All clients; those that keep their connections share the idle ones."""
 
     def __init__(self, url: str, tokens: int, patience_s: float) -> None:
         parts = urlsplit(url)
@@ -146,7 +146,7 @@ class Clients:
         return f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content
 
     async def ask(self, due_s: float, keep: bool) -> None:
-        """One request, to its end."""
+        """Send one request and wait for its end."""
         one: Asked | None = None
         while keep and self._idle and (one is None or not one.open):
             one = self._idle.pop()
@@ -168,14 +168,14 @@ class Clients:
                 one.close()
 
     async def close(self) -> None:
-        """No connection stays open."""
+        """Close all connections."""
         for one in self._idle:
             one.close()
         await asyncio.sleep(0.1)  # the loop closes them
 
 
 async def capacity(url: str, tokens: int, places: int, seconds: float) -> float:
-    """Requests a second that so many clients get answered, the first two seconds left out."""
+    """Return answered requests per second of this many clients, without the first two seconds."""
     clients, end = Clients(url, tokens, 60), time.monotonic() + seconds + 2
 
     async def again() -> None:
@@ -208,7 +208,7 @@ async def overload(url: str, tokens: int, rate: float, seconds: float, patience_
 
 @contextlib.contextmanager
 def serving(flags: list[str]) -> Iterator[str]:
-    """A server with the demo model. Yields: its URL."""
+    """Run a server with the demo model. Yields: its URL."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -232,7 +232,7 @@ def serving(flags: list[str]) -> Iterator[str]:
 
 
 def ready(url: str) -> bool:
-    """True if the server says so."""
+    """Return whether the server is ready."""
     try:
         with urlopen(f"{url}/readyz", timeout=5) as reply:
             return bool(reply.status == 200)
@@ -241,7 +241,7 @@ def ready(url: str) -> bool:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """0 of none."""
+    """Return a percentile; 0 of no values."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else 0.0
 
 
@@ -277,7 +277,7 @@ async def measure(url: str, args: argparse.Namespace) -> list[Figure]:
 
 
 def main() -> None:
-    """Measure, and print or write it down."""
+    """Measure, and print or record the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", default="")
     parser.add_argument("--times", type=float, default=10)

@@ -1,4 +1,4 @@
-"""A server under mixed load for minutes: what grows, and whether a bystander's request gets slower.
+"""Measure a server under mixed load for minutes: what grows, and whether a fixed request gets slower.
 
     python bench/serving/soak.py --minutes 20 --out bench/results/soak/<machine>.json
 
@@ -33,7 +33,7 @@ from tests.e2e.served import Served, serve
 
 SAMPLE_S = 5.0
 BYSTANDER_S = 2.0
-# What is kept has reached its bound long before the second half: what still grows then has none.
+# Caches reach their bounds long before the second half: what still grows then is unbounded.
 SMALL_CACHES = {"VLLM_XGRAMMAR_CACHE_MB": "16", "FOREARM_RESPONSES_STORE_BYTES": str(2 << 20)}
 WORDS = ("glacier", "river", "lake", "hill", "stone", "tree", "house", "bird", "fish", "cloud", "rain", "wind", "snow")
 
@@ -50,12 +50,12 @@ class Soak:
 
     @property
     def age_s(self) -> float:
-        """Seconds since it began."""
+        """Return the seconds since the beginning."""
         return time.monotonic() - self.began_s
 
 
 def load(served: Served, soak: Soak, seed: int, until_s: float) -> None:
-    """Ask one thing after the other until then."""
+    """Send one request after the other until this time."""
     random_ = random.Random(seed)
     while soak.age_s < until_s:
         kind = random_.random()
@@ -68,12 +68,12 @@ def load(served: Served, soak: Soak, seed: int, until_s: float) -> None:
 
 
 def prompt(random_: random.Random) -> str:
-    """Return a text nobody has sent."""
+    """Return a text that no request has had before."""
     return " ".join(random_.choices(WORDS, k=random_.randrange(5, 300)))
 
 
 def new(served: Served, random_: random.Random) -> str:
-    """Ask something new: its prompt is in no cache, half of the times its schema is neither. Returns: how it ended."""
+    """Send a request with a new prompt, and in half of the cases with a new schema. Returns: how it ended."""
     body: dict[str, Any] = {
         "messages": [{"role": "user", "content": prompt(random_)}],
         "max_tokens": random_.randrange(1, 64),
@@ -87,7 +87,7 @@ def new(served: Served, random_: random.Random) -> str:
 
 
 def leave(served: Served, random_: random.Random) -> str:
-    """Begin a long answer and leave it."""
+    """Begin a long answer and disconnect."""
     body = {
         "messages": [{"role": "user", "content": prompt(random_)}],
         "max_tokens": 1000,
@@ -105,7 +105,7 @@ def leave(served: Served, random_: random.Random) -> str:
 
 
 def stand_by(served: Served, soak: Soak, until_s: float) -> None:
-    """Ask the same thing every two seconds."""
+    """Send the same request every two seconds."""
     while soak.age_s < until_s:
         begun = soak.age_s
         soak.answers[ask(served.url, "chat", "demo").text] += 1
@@ -114,7 +114,7 @@ def stand_by(served: Served, soak: Soak, until_s: float) -> None:
 
 
 def sample(served: Served, soak: Soak, until_s: float) -> None:
-    """Look at every process and at the run folder every five seconds."""
+    """Measure every process and the run folder every five seconds."""
     serving = psutil.Process(served.process.pid)
     while soak.age_s < until_s:
         for process in (serving, *serving.children(recursive=True)):
@@ -132,7 +132,7 @@ def sample(served: Served, soak: Soak, until_s: float) -> None:
 
 
 def name_of(served: Served, process: psutil.Process) -> str:
-    """Return what the process is; each worker has a name of its own."""
+    """Return a name of the process; each worker has its own."""
     argv = process.cmdline()
     if process.pid == served.process.pid:
         return "serve"
@@ -160,7 +160,7 @@ def slope(points: list[tuple[float, float]]) -> float:
 
 
 def figures(soak: Soak) -> list[Figure]:
-    """Return how requests ended, the bystander's times, and what each process came to and how it grew."""
+    """Return the outcomes of requests, the bystander's times, and the final sizes and growth of each process."""
     half = len(soak.bystander) // 2
     found = [figure("demo model", "", f"ended with: {end}", "requests", count) for end, count in soak.ends.items()]
     found.append(figure("demo model", "", "bystander: different answers", "requests", len(soak.answers)))

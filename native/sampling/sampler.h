@@ -1,4 +1,4 @@
-// Choosing tokens from logits, and log-probabilities: one line is one task, whoever computes it.
+// Choosing tokens from logits, and log-probabilities: one line is one task of any thread.
 //
 // A line's order of steps is vLLM's (docs.vllm.ai, v1 Sampler): allowed tokens and its mask, biases, penalties
 // (repetition, then frequency and presence); at temperature 0 the largest logit, the lowest id of equals; else

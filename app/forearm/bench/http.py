@@ -85,7 +85,7 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, received: bytes) -> None:
         self._received_s = time.perf_counter()
         if self._parser is None or self._done is None:
-            self.close()  # nobody has asked
+            self.close()  # data without a request
             return
         try:
             self._parser.feed_data(received)

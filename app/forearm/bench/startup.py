@@ -1,6 +1,6 @@
 """`forearm bench startup`: how long a model takes until it can be asked, with its files in the page cache and without.
 
-Cold: the model's files are put out of the page cache (as far as nobody else has them mapped), and the weight cache, if
+Cold: the model's files are evicted from the page cache (unless others have them mapped), and the weight cache, if
 there is to be one, is an empty folder. Warm: the files are in the page cache, the weight cache has been filled. Nothing
 is compiled at start, so vLLM's figures of compilation are 0. Each start is a process of its own, timed from the call
 of LLM() to its return, as in vLLM.
@@ -100,7 +100,7 @@ def start(engine: EngineConfig) -> float:
 
 
 def evict(folder: Path) -> None:
-    """Put a model's files out of the page cache; what others have mapped stays."""
+    """Evict a model's files from the page cache; what others have mapped stays."""
     for path in [folder] if folder.is_file() else folder.iterdir():
         if path.is_file():
             with path.open("rb") as file:

@@ -1,1 +1,1 @@
-"""`forearm plan`: what a model needs and what a machine gives it, before anything is downloaded: `forearm plan`."""
+"""`forearm plan`: the memory and speed of a model on a machine, predicted before anything is downloaded."""

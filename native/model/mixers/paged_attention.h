@@ -1,4 +1,4 @@
-// Attention over the paged KV cache, whoever computes queries, keys and values: the slots of a step's tokens, and the
+// Attention over the paged KV cache, for the mixers and for modules of torch: the slots of a step's tokens, and the
 // pieces of its plan.
 #pragma once
 #include "model/cache/kv_cache.h"

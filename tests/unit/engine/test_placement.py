@@ -197,7 +197,7 @@ def test_a_quota_of_one_and_a_half_cpus_gives_one_thread_and_pins_nothing(gravit
 
     assert chosen.threads == 1
     assert chosen.cores == ()
-    assert chosen.lines[1] == "engine: 1 thread not pinned (held back by the quota of 1.5 CPUs)"
+    assert chosen.lines[1] == "engine: 1 thread not pinned (limited by the quota of 1.5 CPUs)"
 
 
 @pytest.mark.parametrize(("quota", "threads"), [("50000", 1), ("200000", 2), ("400000", 3), ("3200000", 30)])

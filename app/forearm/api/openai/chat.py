@@ -91,7 +91,7 @@ async def _events(turn: Turn, form: ChatForm) -> AsyncIterator[bytes]:
             if form.echoed:
                 echo = ChatChunkChoice(index=piece.choice, delta=Delta(content=form.echoed))
                 yield chunks.chunk(echo, form.usage.with_chunk(told))
-        # A piece makes no chunk if all of its text is held back (half a character, a possible stop).
+        # A piece makes no chunk if all of its text is withheld (half a character, a possible stop string).
         if piece.parts or piece.finish_reason or piece.logprobs or turn.body.return_token_ids:
             for choice in _chunk_choices(piece, turn.body, form):
                 yield chunks.chunk(choice, form.usage.with_chunk(tally))

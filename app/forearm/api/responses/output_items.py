@@ -44,7 +44,7 @@ class OutputItems:
         self._open: Json | None = None  # the last item, while it is incomplete
         self._text: list[str] = []  # the pieces of its text
         self._logprobs: list[Json] = []
-        self._held: list[wire.PositionLogprobs] = []  # log-probabilities of tokens whose text is held back
+        self._held: list[wire.PositionLogprobs] = []  # log-probabilities of tokens whose text is withheld
 
     def take(self, piece: Piece) -> list[Json]:
         """Add a piece of the engine's output."""

@@ -80,8 +80,8 @@ def plan(config: EngineConfig, root: str = "", engines: int = 1) -> Plan:
         f"node{'s' if node_count > 1 else ''}{quota})"
     )
     where = f"on CPUs {as_list(pinned)}" if pinned else "not pinned"
-    held = f" (held back by {reason})" if reason else ""
-    engine_line = f"engine: {threads} thread{'s' if threads > 1 else ''} {where}{held}"
+    limit = f" (limited by {reason})" if reason else ""
+    engine_line = f"engine: {threads} thread{'s' if threads > 1 else ''} {where}{limit}"
     api_line = f"API: CPUs {as_list(api_cores)}{'' if api else ', shared with the engine'}"
     listed = [as_list(part) if is_pinned else "" for part in sets]
     rank_lines = numa_ranks.describe(sets, nodes, listed) if engines == 1 else []

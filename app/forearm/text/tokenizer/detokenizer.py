@@ -62,7 +62,7 @@ class Detokenizer:
         return text
 
     def finish(self) -> str:
-        """Return the text that was held back, without an incomplete character."""
+        """Return the text that was withheld, without an incomplete character."""
         whole = self._decode(self._window).rstrip(_REPLACEMENT)
         return whole[len(self._shown) :]
 
@@ -73,7 +73,7 @@ class Detokenizer:
 class StopStrings:
     """Cuts a text, piece by piece, at the first stop string that is completed.
 
-    It only holds back what may be the beginning of a stop string, so the result does not depend on how the text is
+    Only what may be the beginning of a stop string is withheld, so the result does not depend on how the text is
     cut.
     """
 
@@ -98,7 +98,7 @@ class StopStrings:
         return text
 
     def finish(self) -> str:
-        """Return the text that was held back, because no stop string followed."""
+        """Return the text that was withheld, because no stop string followed."""
         held, self._held = self._held, ""
         return held
 
@@ -153,11 +153,11 @@ class OutputText:
         if silent or token_id in self._skipped:
             return ""
         text = self._detokenizer.add(token_id)
-        # No stop string counts before min_tokens, so nothing is held back either.
+        # No stop string counts before min_tokens, so no text is withheld either.
         return text if self._tokens <= self._options.min_tokens else self._stops.add(text)
 
     def finish(self) -> str:
-        """Return the text held back, once no token follows. A stop string can still be completed here."""
+        """Return the withheld text, once no token follows. A stop string can still be completed here."""
         if self.matched is not None:
             return ""
         text = self._stops.add(self._detokenizer.finish())

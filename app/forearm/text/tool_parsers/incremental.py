@@ -208,7 +208,7 @@ class IncrementalParser:
         return self._run()
 
     def finish(self) -> list[AnswerPart]:
-        """Return the parts that were held back."""
+        """Return the parts that were withheld."""
         self._source.end()
         return self._run()
 

@@ -103,7 +103,7 @@ class OutputParser:
         return self._shown(parts)
 
     def finish(self) -> list[AnswerPart]:
-        """Return the parts that were held back, once no more text follows."""
+        """Return the parts that were withheld, once no more text follows."""
         return self._shown(self._parser.finish())
 
     def _shown(self, parts: list[AnswerPart]) -> list[AnswerPart]:

@@ -200,7 +200,7 @@ inline void attend_rows(const AttendTask& task, int64_t first, int64_t rows) {
   for (int64_t i = 0; i < all.count; ++i) gather_queries(task, all.tiles[i], Multiply::kRows);
   for (int64_t chunk = task.chunk_begin; chunk < task.chunk_end; ++chunk) {
     if constexpr (kTakesCodes<C> && !kHasTiles<Multiply>) {
-      // nobody else needs them widened
+      // A single tile dequantizes in registers; several share values that are dequantized once.
       if (all.count == 1 && all.tiles[0].units <= Mma<C>::kUnits && !task.cache.latent) {
         attend_chunk<C, true>(all, chunk);
       } else {
