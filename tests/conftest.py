@@ -1,4 +1,4 @@
-"""What tests of several folders share."""
+"""Settings and fixtures that tests of several folders share."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class HistoryExecutor:
         return self._score(self._logits[rows], tokens, alternatives)
 
     def _check(self, batch: Batch) -> None:
-        """What every executor may take for granted."""
+        """Check the properties of a batch that every executor relies on."""
         sequences = len(batch.starts) - 1
         assert batch.starts[0] == 0
         assert batch.starts[-1] == len(batch.tokens) == len(batch.positions)

@@ -172,5 +172,5 @@ HARD: dict[str, Any] = {
 
 
 def loaded(text: str) -> Any:
-    """As a client would read it. Raises: ValueError."""
+    """Parse JSON as a client does. Raises: ValueError."""
     return json.loads(text)

@@ -30,7 +30,7 @@ class Receiver:
 
 
 def attributes(span: Any) -> dict[str, Any]:
-    """Of a span, as Python has them."""
+    """Return a span's attributes as Python values."""
     return {one.key: _value(one.value) for one in span.attributes}
 
 

@@ -18,7 +18,7 @@ _FORMAT = "${db:Status-Abbrev}\t${Package}\t${Version}\t${Architecture}\n"
 
 
 def allowed_hashes(lock: str) -> dict[tuple[str, str], list[str]]:
-    """Of each (name, version) in a requirements file with hashes, its SHA-256."""
+    """Return the SHA-256 of each (name, version) in a requirements file with hashes."""
     found: dict[tuple[str, str], list[str]] = {}
     for entry in re.split(r"\n(?=\S)", lock):
         if pinned := re.match(r"([A-Za-z0-9._-]+)==([^\s;]+)", entry):
@@ -27,12 +27,12 @@ def allowed_hashes(lock: str) -> dict[tuple[str, str], list[str]]:
 
 
 def normal(name: str) -> str:
-    """A package's name as package URLs have it (PEP 503)."""
+    """Return a package's name in the form of package URLs (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def python_package(package: Distribution, hashes: dict[tuple[str, str], list[str]]) -> dict[str, Any]:
-    """A component; its hashes are properties, since any of them may be the wheel that was taken."""
+    """Return a component. Its hashes are properties, because any of them may be that of the installed wheel."""
     name, version = normal(package.metadata["Name"]), package.version
     component: dict[str, Any] = {
         "type": "library",
@@ -49,7 +49,7 @@ def python_package(package: Distribution, hashes: dict[tuple[str, str], list[str
 
 
 def debian_packages(listing: str) -> list[dict[str, Any]]:
-    """Components from dpkg-query's lines of installed packages."""
+    """Return the components of dpkg-query's lines of installed packages."""
     components = []
     for line in listing.splitlines():
         status, name, version, architecture = line.split("\t")
@@ -60,7 +60,7 @@ def debian_packages(listing: str) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Print it."""
+    """Print the bill of materials."""
     hashes = allowed_hashes(LOCK.read_text())
     packages = sorted(distributions(), key=lambda package: normal(package.metadata["Name"]))
     listing = subprocess.run(["dpkg-query", "-W", "-f", _FORMAT], check=True, capture_output=True, text=True).stdout

@@ -51,14 +51,14 @@ class EchoEngine:
         assert self._started.wait(5)
 
     def stop(self) -> None:
-        """As an engine that dies: every connection breaks off."""
+        """Close every connection, as an engine does that dies."""
         if self._thread is not None:
             self._loop.call_soon_threadsafe(self._ending.set)
             self._thread.join()
             self._thread = None
 
     def tell(self, load: wire.Load) -> None:
-        """As an engine whose load changes."""
+        """Send a load to every connection, as an engine does whose load changes."""
         self.load = load
         for writer in list(self._writers):
             self._loop.call_soon_threadsafe(writer.write, wire.frame(load))
@@ -125,7 +125,7 @@ class EchoEngine:
             self._tasks[output] = asyncio.get_running_loop().create_task(self._answer(submit, index, writer))
 
     def _refusal(self, submit: wire.Submit) -> wire.Refused | None:
-        """Why this is not taken, as the engine says it."""
+        """Return the engine's refusal of this message, if it is refused."""
         if not submit.prompt_token_ids:
             return wire.Refused(
                 request_id=submit.request_id, error="InvalidRequest", message="the prompt is empty", param="prompt"

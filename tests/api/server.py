@@ -23,7 +23,7 @@ from forearm.config.api_config import ApiConfig
 
 @dataclass
 class Server:
-    """What a test needs: the engine behind, and clients before."""
+    """A running app: the engine behind it, and clients in front of it."""
 
     url: str
     engine: EchoEngine

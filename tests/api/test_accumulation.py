@@ -1,4 +1,4 @@
-"""Whatever a model says in whatever order: the clients' own accumulation of our events comes to our own answer."""
+"""Clients that accumulate our events get the same answer as without a stream, for any order of parts."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def names(folder: Path) -> TokenNames:
 
 
 def bare(item: Any) -> dict[str, Any]:
-    """Without what comes with the item's last event alone."""
+    """Return the item without the fields that only its last event has."""
     return {name: value for name, value in item.to_dict().items() if name not in ("status", "encrypted_content")}
 
 

@@ -1,4 +1,4 @@
-"""What agents send by default: Codex CLI 0.169 and Claude Code 2.1, as recorded, with fewer tools."""
+"""Requests of agents with default settings: Codex CLI 0.169 and Claude Code 2.1, as recorded, with fewer tools."""
 
 from __future__ import annotations
 

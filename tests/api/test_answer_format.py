@@ -1,4 +1,4 @@
-"""Whatever a client calls it, what the answer must look like reaches the engine as a grammar, or is refused by name."""
+"""The format of an answer, under any client's name of it, reaches the engine as a grammar, or is refused by name."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ PERSONS_TEXT, NO_PERSON = '{"name": "Ada", "age": 36}', '{"name": "Ada"}'
 
 @pytest.fixture(scope="module")
 def grammars(tmp_path_factory: pytest.TempPathFactory) -> Grammars:
-    """As the engine would have them for the letters model."""
+    """Return the engine's grammars for the letters model."""
     return Grammars(write_letters(tmp_path_factory.mktemp("letters")), 258, [_EOS])
 
 
 def fits(grammars: Grammars, grammar: str | None, text: str) -> bool:
-    """Whether the whole text does, token by token through the masks."""
+    """Return whether the masks allow the whole text, token by token."""
     assert grammar is not None, "the engine got no grammar"
     matcher = grammars.start(grammar).result()
     for token in [*text.encode(), _EOS]:

@@ -1,4 +1,4 @@
-"""Whatever a client sends is answered or refused by name: never an error of the server."""
+"""Any request body is answered or refused by name, and is never an error of the server."""
 
 from __future__ import annotations
 

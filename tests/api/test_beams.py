@@ -1,5 +1,6 @@
-"""use_beam_search over the echo engine, whose first token after any prompt is the prompt's first, the next letters
-following at -1, -2, …
+"""use_beam_search over the echo engine.
+
+Its most likely token after any prompt is the prompt's first one, and the next letters follow at -1, -2, …
 """
 
 from __future__ import annotations

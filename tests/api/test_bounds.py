@@ -28,7 +28,7 @@ MODELS = sorted(
 
 
 def unbounded(kind: Any, constraints: tuple[Any, ...] = ()) -> Iterator[str]:
-    """What in this type takes as much as a client likes. Contents of bounded lists of objects are the prompt's."""
+    """Yield the unbounded parts of a type. Contents of bounded lists of objects count as prompt."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
         yield from unbounded(parts[0], (*parts[1:], *constraints))

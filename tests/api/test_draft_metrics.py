@@ -1,4 +1,4 @@
-"""What an answer tells of the tokens that were guessed ahead for it."""
+"""Draft metrics in an answer."""
 
 from __future__ import annotations
 

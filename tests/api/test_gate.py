@@ -1,4 +1,4 @@
-"""What the engines have no room for is refused before it is read."""
+"""Requests that the engines have no room for are refused before their bodies are read."""
 
 from __future__ import annotations
 

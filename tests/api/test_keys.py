@@ -206,7 +206,7 @@ def test_a_broken_file_changes_nothing_when_it_is_read_again(tmp_path: Path) -> 
 
 @FORKS
 def test_workers_share_what_is_left(tmp_path: Path) -> None:
-    """As gunicorn's do: the table is made before they are forked."""
+    """The table is made before workers are forked, as in gunicorn."""
     table, limits = RateTable(), RateLimits(requests_per_minute=300)
 
     def work() -> int:
@@ -225,7 +225,7 @@ def test_workers_share_what_is_left(tmp_path: Path) -> None:
 
 
 def _in_child(work: Any) -> int:
-    """What it returns comes through a pipe."""
+    """Run a function in a forked child and return the end of a pipe that its result comes through."""
     out, into = os.pipe()
     if os.fork() == 0:
         os.write(into, str(work()).encode())

@@ -41,7 +41,7 @@ def events_of(text: str) -> list[dict[str, Any]]:
 
 
 def prompt_of(server: Server) -> str:
-    """What the engine got last."""
+    """Return the last prompt that the engine has received."""
     return bytes(token for token in server.engine.submits[-1].prompt_token_ids if token < 256).decode()
 
 

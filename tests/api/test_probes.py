@@ -1,4 +1,4 @@
-"""What load balancers, orchestrators and developers ask: probes, load, ORCA, SageMaker's path, the server's inside."""
+"""Endpoints for load balancers, orchestrators and developers: probes, load, ORCA, SageMaker's path, administration."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_a_template_that_opens_reasoning_begins_in_it(start_server: StartServer)
 
 @pytest.mark.parametrize("settings", [{}, {"reasoning_parser": "none"}])
 def test_no_parser_leaves_reasoning_in_the_text(start_server: StartServer, settings: dict[str, str]) -> None:
-    """As with vLLM: R1's template opens a thought, and an answer that is cut in the middle of it has content."""
+    """R1's template opens reasoning, and an answer that is cut off within it has content, as with vLLM."""
     server = start_server(chat_template=OPENS, **settings)
 
     reply = server.chat("Hm.</think>Blue.").json()

@@ -43,14 +43,14 @@ def response(number: int, status: str = "completed", text: str = "", previous: s
 
 
 def age(tmp_path: Path, seconds: float, what: str = "used") -> None:
-    """As if everything had happened so long ago."""
+    """Move all times in the store this far into the past."""
     with sqlite3.connect(tmp_path / "responses.sqlite") as connection:
         connection.execute(f"UPDATE responses SET {what} = {what} - {seconds}")
     connection.close()
 
 
 def file_bytes(tmp_path: Path) -> int:
-    """Of the store, its journal and whatever else SQLite keeps beside it."""
+    """Return the bytes of the store, its journal and other files of SQLite beside it."""
     return sum(path.stat().st_size for path in tmp_path.glob("responses.sqlite*"))
 
 

@@ -1,4 +1,4 @@
-"""What /v1/responses cannot do is a 400 that names the field; and so is whatever makes no sense."""
+"""A field that /v1/responses does not support, or that makes no sense, is a 400 that names it."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_it_is_told_what_is_wrong(server: Server, fields: dict[str, Any], param:
 
 
 def respond_raw(server: Server, parameters: str) -> httpx.Response:
-    """With this JSON in it, as it stands."""
+    """Send a request that contains this JSON unchanged."""
     body = {"input": "hello", "tools": [{**TOOL, "parameters": "HERE"}], "tool_choice": "none"}
     content = json.dumps(body).replace('"HERE"', parameters)
     return server.http.post("/v1/responses", content=content, headers={"Content-Type": "application/json"})

@@ -1,4 +1,4 @@
-"""What becomes of responses after they are made: fetched, followed, cancelled, deleted; and made while nobody waits."""
+"""Stored responses: fetched, followed, cancelled, deleted, and computed in the background."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def prompt_of(server: Server) -> str:
-    """What the engine got last, up to where the answer begins."""
+    """Return the last prompt that the engine has received, up to the beginning of the answer."""
     return bytes(token for token in server.engine.submits[-1].prompt_token_ids if token < 256).decode()
 
 

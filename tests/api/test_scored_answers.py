@@ -1,4 +1,4 @@
-"""How whole answers are written."""
+"""Whole answers with log-probabilities."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from forearm.wire import TokenLogprob
 def test_many_log_probabilities_are_written_beside_the_event_loop(
     scored: int, own_thread: bool, of_prompt: bool
 ) -> None:
-    """Of 256 prompts of 400 tokens, five alternatives each, writing takes four seconds."""
+    """Writing 256 prompts of 400 tokens with five alternatives each takes four seconds."""
     positions = [[TokenLogprob(1, -0.5, 1)]] * scored
     tally = Tally(1, prompt_logprobs={0: [None, *positions]} if of_prompt else {})
     choices = [] if of_prompt else [Choice(logprobs=positions)]

@@ -102,7 +102,7 @@ def test_a_call_cut_at_max_tokens_says_length_and_keeps_what_there_is(knowing: S
 def test_a_required_call_cut_at_max_tokens_shows_no_markup(
     knowing: Server, listing: Server, choice: Any, stream: bool
 ) -> None:
-    """Wherever it is cut: what there is of a call is a call, and never content."""
+    """The available part of a call is a call, and never content, for each place where it may be cut off."""
     as_list = '[{"name": "get_weather", "parameters": {"city": "Oslo"}}]'
     named = isinstance(choice, dict)
     for server, text in ((knowing, CALLED), (listing, '{"city": "Oslo"}' if named else as_list)):
@@ -148,7 +148,7 @@ def imposed(server: Server) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def listing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Its format's arguments are no JSON: calls are imposed as a JSON list."""
+    """Yield a server with a format whose arguments are not JSON, so that calls are imposed as a JSON list."""
     folder = tmp_path_factory.mktemp("lists")
     with started(folder, chat_template=KNOWS_TOOLS, tool_call_parser="pythonic") as running:
         yield running
@@ -335,7 +335,7 @@ def test_a_template_that_knows_no_system_gets_them_in_the_users_message(start_se
 
 
 def test_a_template_that_shows_calls_but_no_tools_gets_both_as_text(start_server: StartServer) -> None:
-    """As R1's: what is told in Hermes' words is read in them, and not in the format of calls that it knows."""
+    """A template like R1's: tools are written in Hermes' format, in which calls are read, not in the template's own."""
     server = start_server(
         chat_template="{% for m in messages %}{{ m.content }}{% if m.tool_calls %}<｜tool▁calls▁begin｜>{% endif %}"
         "{% endfor %}{{ eos_token }}"

@@ -1,4 +1,4 @@
-"""What LangChain, LlamaIndex and LiteLLM do with a running server. Runs in .venv-clients, where they are.
+"""LangChain, LlamaIndex and LiteLLM against a running server. Runs in .venv-clients, where they are installed.
 
     python tests/clients/frameworks.py FRAMEWORK URL KEY
 

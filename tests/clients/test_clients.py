@@ -34,7 +34,7 @@ def embedding(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def failures(argv: list[str | Path]) -> tuple[int, dict[str, str]]:
-    """How many checks there were, and which failed."""
+    """Return the number of checks, and the failed ones with their reasons."""
     ended = subprocess.run(argv, capture_output=True, text=True, timeout=240, cwd=ROOT / "build")
     assert ended.returncode == 0, ended.stderr[-3000:]
     found: dict[str, str] = json.loads(ended.stdout.strip().splitlines()[-1])

@@ -21,12 +21,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.fixture
 def deployed(host: Any) -> dict[str, Any]:
-    """What the role has written down."""
+    """Return the host's deployed.json, which the role has written."""
     found: dict[str, Any] = json.loads(host.file("/etc/forearm/deployed.json").content_string)
     return found
 
 
 @pytest.fixture
 def url(deployed: dict[str, Any]) -> str:
-    """Where the server is, seen from the host."""
+    """Return the server's address as seen from the host."""
     return f"http://127.0.0.1:{deployed['port']}"

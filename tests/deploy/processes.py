@@ -18,17 +18,17 @@ class Process:
 
     @property
     def is_engine(self) -> bool:
-        """It computes."""
+        """Return whether it is an engine, which computes."""
         return "forearm.engine" in self.line
 
     @property
     def is_api(self) -> bool:
-        """It answers HTTP: gunicorn's master or a worker of it."""
+        """Return whether it answers HTTP: gunicorn's master, or a worker of it."""
         return "gunicorn" in self.line
 
 
 def processes(host: Any) -> list[Process]:
-    """Those of the container, with the host's numbers."""
+    """Return the processes of the container, with the host's process ids."""
     lines = host.check_output("docker top forearm -eo pid,args").splitlines()[1:]
     return [Process(int(pid), line) for pid, line in (line.split(maxsplit=1) for line in lines)]
 
@@ -57,7 +57,7 @@ def allowed(host: Any, process: Process) -> dict[int, set[int]]:
 
 
 def variables(host: Any, process: Process) -> dict[str, str]:
-    """Its environment."""
+    """Return the environment of a process."""
     text = host.check_output(f"tr '\\0' '\\n' < /proc/{process.pid}/environ")
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 

@@ -12,7 +12,7 @@ LEAST_LOCAL = 0.95  # of the engine's pages; the rest is what libraries and Pyth
 
 
 def inspect(host: Any, what: str, name: str) -> dict[str, Any]:
-    """What the container engine tells."""
+    """Return the container engine's description of the container."""
     found: dict[str, Any] = json.loads(host.check_output(f"docker {what} inspect {name}"))[0]
     return found
 

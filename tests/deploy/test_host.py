@@ -9,7 +9,7 @@ import pytest
 
 
 def features(host: Any) -> set[str]:
-    """What the kernel tells of the processor."""
+    """Return the processor's features as the kernel reports them."""
     found = re.search(r"^(?:Features|flags)\s*:(.*)$", host.check_output("cat /proc/cpuinfo"), re.MULTILINE)
     return set(found[1].split()) if found else set()
 

@@ -43,7 +43,7 @@ ASKS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Reply:
-    """How a request ended. `text`: of the answer; or what is wrong with its end."""
+    """The outcome of a request. `text`: that of the answer, or the fault of its end."""
 
     end: End
     text: str

@@ -44,7 +44,7 @@ class FailingCalls:
 
     @contextlib.contextmanager
     def ordered(self, call: str, error: int, times: int, pid: int) -> Iterator[None]:
-        """Let the next `times` calls of this kind fail with `error` (0: do half) in the process `pid` (0: in any)."""
+        """Make the next `times` calls of this kind fail with `error` (0: do half) in the process `pid` (0: in any)."""
         _ORDER.pack_into(self._order, 0, CALLS.index(call), error, times, pid, 0)
         try:
             yield
@@ -53,5 +53,5 @@ class FailingCalls:
 
     @property
     def failed(self) -> int:
-        """How many calls have failed of the last order."""
+        """Return the number of failed calls of the last order."""
         return int(_ORDER.unpack_from(self._order, 0)[-1])

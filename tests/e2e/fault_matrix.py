@@ -60,7 +60,7 @@ FLAGS = ("--api-server-count", "2", "--shutdown-timeout", "3", "--served-model-n
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens `after_s` the clients began: a signal by its name, or the next `times` system calls that fail."""
+    """A fault `after_s` the clients began: a signal by its name, or the next `times` system calls that fail."""
 
     process: str
     act: str
@@ -75,26 +75,26 @@ class Fault:
 
     @property
     def cuts(self) -> bool:
-        """Whether connections may break: the process that holds them ends before it can answer."""
+        """Return whether connections may break, because the process that holds them ends before it can answer."""
         if self.process not in _MINDED:
             return False
         return self.act not in _MINDED[self.process] if self.act.startswith("SIG") else self.act == "allocate"
 
     @property
     def ends_process(self) -> bool:
-        """Whether the process does not outlive it."""
+        """Return whether the process ends."""
         if self.process == "helper" and self.act in ("SIGTERM", "SIGINT"):
             return False  # they come to all of a terminal or a service; it ends with its worker or engine
         return self.act.startswith("SIG") and self.act not in ("SIGHUP", "SIGUSR2", "SIGSTOP", "SIGPIPE")
 
     @property
     def ends_serve(self) -> bool:
-        """Whether the server is not to come back."""
+        """Return whether the server ends for good."""
         return self.process == "serve" and self.ends_process
 
     @property
     def closes(self) -> bool:
-        """Whether connections that nobody has taken yet may break: the port closes, for a while or for good."""
+        """Return whether connections that are not accepted yet may break: the port closes, for a while or for good."""
         # libuv takes connections for which there is no descriptor and closes them, so that it hears of the next ones.
         ending = ("SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP", "accept")
         return self.cuts or (self.process in _MINDED and self.act in ending)
@@ -171,7 +171,7 @@ class Lane:
         return Counter(reply.end for _, reply in replies)
 
     def _act(self, served: Served, fault: Fault) -> int:
-        """Let it happen. Returns: the process it happened to; 0 if there is none such just now."""
+        """Cause the fault. Returns: the process it happened to; 0 if there is no such process now."""
         time.sleep(fault.after_s)
         try:
             process = _process(served, fault.process)
@@ -279,7 +279,7 @@ def within(timeout_s: float, holds: Callable[[], bool]) -> None:
 
 
 def answers(folder: Path) -> dict[str, str]:
-    """What comes without faults, by ask.
+    """Return the answers without faults, by ask.
 
     Raises: AssertionError.
     """

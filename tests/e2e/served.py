@@ -133,7 +133,7 @@ def serve(
 
 
 def is_ready(served: Served) -> bool:
-    """Whether it says so; a server that has ended never will."""
+    """Return whether it is ready; one that has ended is not."""
     assert served.process.poll() is None, served.log.read_text()
     try:
         return served.http.get("/readyz").status_code == 200
@@ -142,7 +142,7 @@ def is_ready(served: Served) -> bool:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """Let it end, and see to it that it does."""
+    """End the server, and kill it if it does not end."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
     try:

@@ -1,4 +1,4 @@
-"""What goes wrong in real life: workers and engines that die, too much work, an end in the middle of it."""
+"""Accidents: workers and engines that die, overload, a shutdown during requests."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def test_a_worker_killed_frees_its_sequences_and_is_replaced(tmp_path: Path) -> 
 
 
 def requests_answered(served: Served) -> float:
-    """By all workers, so far."""
+    """Return the requests answered by all workers so far."""
     values = series(served.http.get("/metrics").text)
     return sum(value for name, value in values.items() if name.startswith("http_requests_total"))
 
 
 def breaks_off(lines: Iterator[str]) -> bool:
-    """Whether the stream's connection is gone before its end."""
+    """Return whether the stream's connection breaks before its end."""
     try:
         return list(lines)[-1] != "data: [DONE]"
     except httpx.TransportError:
@@ -112,7 +112,7 @@ def test_a_drain_has_an_end(tmp_path: Path) -> None:
 
 
 def refused_or_unready(url: str) -> bool:
-    """Whether who comes now is told to go elsewhere."""
+    """Return whether /readyz is 503, or its connection is refused."""
     try:
         return httpx.get(f"{url}/readyz").status_code == 503
     except httpx.TransportError:

@@ -55,7 +55,7 @@ def test_bodies_that_do_not_end_take_no_more_than_their_memory(served: Served) -
 
 
 def begins_with(connection: socket.socket, said: bytes) -> bool:
-    """Whether the server answers, and so."""
+    """Return whether the server's answer begins like this."""
     connection.settimeout(0.5)
     with contextlib.suppress(TimeoutError):
         return connection.recv(len(said)) == said

@@ -17,7 +17,7 @@ LONG = "Tell me, please, everything that you know about glaciers, rivers, lakes 
 
 
 def engines(served: Served) -> list[psutil.Process]:
-    """By index."""
+    """Return the engines' processes by index."""
     found = psutil.Process(served.process.pid).children()
     return sorted((p for p in found if "forearm.engine.process" in p.cmdline()), key=lambda p: p.cmdline()[-1])
 

@@ -56,7 +56,7 @@ def test_an_engine_says_so_and_takes_new_workers_later(tmp_path: Path) -> None:
 
 
 def asked(served: Served) -> bool:
-    """Whether a new connection, to either worker, has an answer of the engine."""
+    """Return whether the engine answers on a new connection to either worker."""
     return served.chat(max_tokens=1).status_code == 200
 
 

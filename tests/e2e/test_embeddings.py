@@ -51,7 +51,7 @@ def embed(served: Served, given: Any, **fields: Any) -> np.ndarray:
 
 @cache
 def theirs(text: str) -> np.ndarray:
-    """What transformers makes of it: the mean of the last layer's rows, at unit length."""
+    """Return transformers' vector: the mean of the last layer's rows, at unit length."""
     folder = minilm()
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder, dtype=torch.float32)
     with torch.no_grad():

@@ -154,7 +154,7 @@ def test_no_path_leads_out(served: Served, path: str) -> None:
 
 
 def raw(served: Served, sent: bytes, timeout_s: float = 5.0) -> bytes:
-    """What comes back to these bytes."""
+    """Return the answer to these bytes."""
     host, port = served.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout_s) as connection:
         got = b""

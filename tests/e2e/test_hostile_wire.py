@@ -1,4 +1,4 @@
-"""Whatever comes over the engine's socket, the engine of a running server goes on, and leaks nothing."""
+"""The engine of a running server continues and leaks nothing, whatever arrives on its socket."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def engine_socket(served: Served) -> Path:
-    """Where the engine listens."""
+    """Return the path of the engine's socket."""
     found = [one.laddr for one in served.engine().net_connections("unix") if one.laddr]
     return Path(next(path for path in found if path.endswith(".sock")))
 
@@ -66,7 +66,7 @@ def garbled(dice: random.Random, body: bytes) -> bytes:
 
 
 def send(path: Path, frames: bytes) -> None:
-    """To a connection of its own, which reads a little and leaves."""
+    """Send bytes on a new connection, read a little, and close it."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(10)
         connection.connect(str(path))

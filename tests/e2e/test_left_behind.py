@@ -1,4 +1,4 @@
-"""What a killed server leaves on disk: no keys, and nothing once another one has started."""
+"""Files of a killed server: no keys are in them, and they are gone once another server has started."""
 
 from __future__ import annotations
 

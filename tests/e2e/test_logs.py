@@ -39,7 +39,7 @@ def test_a_log_that_nobody_reads_stops_nothing_and_says_what_it_has_dropped(tmp_
 
 
 def ready(http: httpx.Client) -> bool:
-    """Whether it takes requests."""
+    """Return whether the server accepts requests."""
     try:
         return http.get("/readyz").status_code == 200
     except httpx.TransportError:

@@ -12,7 +12,7 @@ PROMPT = list(range(300, 2100))
 
 
 def tokens_beside_a_prompt(served: Served) -> int:
-    """How many tokens a stream gets while another request's prompt of 1,800 tokens is computed."""
+    """Return the number of tokens that a stream gets while another request's prompt of 1,800 tokens is computed."""
     told, over = [0], Event()
 
     def follow() -> None:
@@ -37,7 +37,7 @@ def tokens_beside_a_prompt(served: Served) -> int:
 
 
 def test_a_prompt_is_cut_so_that_a_stream_goes_on_beside_it(tmp_path: Path) -> None:
-    """In tiles of 16 tokens the prompt takes 113 steps, each of which has a token of the stream; in whole budgets 4.
+    """A prompt in tiles of 16 tokens takes 113 steps, each of which has a token of the stream; in whole budgets 4.
 
     On a busy machine the stream's client has read fewer of them when the prompt's answer comes (49 were seen).
     """

@@ -1,4 +1,4 @@
-"""What operators do with a running server: logs they can search, another log level, other keys, a new certificate."""
+"""Operation of a running server: searchable logs, another log level, other keys, a new certificate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `forearm plan` says fits is what `forearm serve` starts with; `forearm doctor` sees the server."""
+"""`forearm serve` starts with what `forearm plan` predicts to fit; `forearm doctor` finds the server."""
 
 from __future__ import annotations
 

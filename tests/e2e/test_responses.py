@@ -30,7 +30,7 @@ TOOL: Any = {
 
 
 class Entry(pydantic.BaseModel):
-    """What a constrained answer is read as."""
+    """The model that a constrained answer is parsed into."""
 
     model_config = pydantic.ConfigDict(extra="forbid")
     kind: bool

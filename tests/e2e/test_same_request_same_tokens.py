@@ -24,7 +24,7 @@ def submits() -> list[wire.Submit]:
 
 @pytest.fixture(scope="module")
 def alone(submits: list[wire.Submit]) -> Answers:
-    """What each request gives by itself."""
+    """Return the answer of each request by itself."""
     loop = engine(threads=1, enable_prefix_caching=False)
     found: Answers = {}
     for submit in submits:

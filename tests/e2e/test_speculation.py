@@ -68,7 +68,7 @@ def submits() -> list[wire.Submit]:
 
 @pytest.fixture(scope="module")
 def plain(submits: list[wire.Submit]) -> Answers:
-    """Without drafts."""
+    """Return the answers without drafts."""
     return answers(engine(enable_prefix_caching=False), submits)
 
 

@@ -82,7 +82,7 @@ def test_a_stream_says_the_same_though_its_pieces_are_longer(plain: Served, draf
         return sum(v for name, v in metrics.items() if name.startswith("vllm:spec_decode_num_accepted_tokens_total"))
 
     def same_with_drafts() -> bool:
-        """Whether drafts are made, now or before, is decided by measured times, which differ for so small a model."""
+        """Compare texts; return whether drafts were accepted, which depends on measured times for so small a model."""
         assert text(drafting) == said
         return accepted() > 0
 

@@ -98,7 +98,7 @@ def generate(llm: LLM, asked: list[StructuredOutputsParams], seed: int = 0, **pa
 
 
 def check(output: CompletionOutput, schema: Any) -> bool:
-    """Whether it is whole; then it validates. Raises: AssertionError, ValidationError, ValueError."""
+    """Validate a complete answer; return whether it is one. Raises: AssertionError, ValidationError, ValueError."""
     if output.finish_reason == "length":
         return False
     assert output.finish_reason == "stop"

@@ -1,4 +1,4 @@
-"""What serve does when its processes die, hang or leave something behind."""
+"""The supervisor when its processes die, hang or leave files and processes behind."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_workers_die_with_gunicorns_master_and_others_serve_on(tmp_path: Path) -
 
 
 def answers(served: Served) -> bool:
-    """Whether a worker takes a connection."""
+    """Return whether a worker accepts a connection."""
     try:
         return served.http.get("/livez").status_code == 200
     except httpx.TransportError:

@@ -54,7 +54,7 @@ def ask(http: httpx.Client, dice: random.Random) -> int:
 
 
 def resident(served: Served) -> dict[str, int]:
-    """Of the worker with its processes for grammars, and of the engine."""
+    """Return the resident memory of the worker with its grammar processes, and of the engine."""
     (worker,) = served.workers()
     own = [worker, *worker.children(recursive=True)]
     return {

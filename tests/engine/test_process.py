@@ -43,7 +43,7 @@ class Process:
         )
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """As soon as it listens."""
+        """Connect to the engine as soon as it listens."""
         end = time.monotonic() + START_S
         while True:
             try:
@@ -76,7 +76,7 @@ async def receive(reader: asyncio.StreamReader) -> wire.FromEngine:
 
 
 async def draining(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-    """What it answers when asked."""
+    """Return whether the engine reports that it is draining."""
     writer.write(wire.frame(wire.AskState()))
     while not isinstance(message := await receive(reader), wire.State):
         pass

@@ -33,7 +33,7 @@ WAIT_S = 60.0  # a test that waits so long has failed; the machine may be slow
 
 
 class HeldExecutor(HistoryExecutor):
-    """Its steps begin only while `gate` is open."""
+    """An executor whose steps begin only while `gate` is open."""
 
     def __init__(self) -> None:
         super().__init__(blocks=128, max_model_len=4096)

@@ -1,5 +1,6 @@
-"""What the compiler made of the tiers. A weak symbol in one of them could become everybody's copy of a function, with
-instructions that not every CPU has."""
+"""The tiers' object files. The linker could take a weak symbol of one of them as the only copy of a function, with
+instructions that not every CPU has.
+"""
 
 from __future__ import annotations
 

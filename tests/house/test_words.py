@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.house.test_code import ROOT, at, parsed
 
-OWN = sorted(path for top in ("app", "bench", "tools") for path in (ROOT / top).rglob("*.py"))
+OWN = sorted(path for top in ("app", "bench", "deploy", "tests", "tools") for path in (ROOT / top).rglob("*.py"))
 
 # A docstring opens with a verb or a noun phrase ("Return the blocks a prompt needs.", "The cores of a node."). What
 # opens with one of these words is a fragment: it leans on the name above it, or on the sentence before.

@@ -1,4 +1,4 @@
-"""What the kernel tests compare with: float64, and how cache dtypes round."""
+"""References of the kernel tests: float64, and the rounding of cache dtypes."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def philox(counter: Sequence[int], key: Sequence[int]) -> tuple[int, int, int, i
 
 
 def uniform(seed: int, counter: int) -> float:
-    """In [0, 1): the 53 high bits of the first two words."""
+    """Return a number in [0, 1): the 53 high bits of the first two words."""
     words = philox((counter & MASK, counter >> 32, 0, 0), (seed & MASK, seed >> 32))
     return float((words[0] << 32 | words[1]) >> 11) / 2**53
 
@@ -118,7 +118,7 @@ def adjusted(logits: Floats, line: Line) -> Doubles:
 
 
 def probabilities(logits: Floats, line: Line) -> Doubles:
-    """What each token is drawn with: min-p, then top-k, then top-p of the rest."""
+    """Return the probability of each token after min-p, then top-k, then top-p of the rest."""
     x = adjusted(logits, line) / line.temperature
     likeliest_first = np.lexsort((np.arange(len(x)), -x))
     kept = x >= x.max() + (np.log(line.min_p) if line.min_p else -np.inf)

@@ -13,7 +13,7 @@ SHAPES = [(1, 1, 16), (2, 17, 37), (5, 48, 256), (13, 40, 300)]  # m, n, k
 
 
 def spread(values: npt.NDArray[np.generic], k: int, group: int) -> Doubles:
-    """What each group has, [rows, groups], for each of its columns: [rows, k]."""
+    """Repeat a value of each group, [rows, groups], for each of its columns: [rows, k]."""
     return np.repeat(values.astype(np.float64), group, axis=1)[:, :k]
 
 

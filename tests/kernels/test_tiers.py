@@ -13,7 +13,7 @@ from forearm._native import tier_names
 
 
 def tier_in_use(wanted: str | None) -> subprocess.CompletedProcess[str]:
-    """What a fresh process chooses, with FOREARM_TIER set to `wanted` or unset."""
+    """Return the choice of a new process, with FOREARM_TIER set to `wanted` or unset."""
     environment = {name: value for name, value in os.environ.items() if name != "FOREARM_TIER"}
     if wanted is not None:
         environment["FOREARM_TIER"] = wanted

@@ -489,7 +489,7 @@ def xielu(stored: Array, x: Array) -> Array:
 
 
 def tolerance(config: ModelConfig, weights: dict[str, Array], tokens: list[int], rounding: Rounding) -> float:
-    """How far a logit may be from exact in this arithmetic: twice the farthest of three random experiments.
+    """Return the largest allowed error of a logit in this arithmetic: twice the largest of three random experiments.
 
     Twice, because three experiments do not meet the worst case, and vectorized functions (exp, tanh) have their own
     last bits.

@@ -51,7 +51,7 @@ class Pooler:
         self._admission = Admission(Terms(vocab_size, executor.max_model_len, prefix_caching=False, pooling=pooling))
 
     def compute(self, prompts: list[tuple[list[int], int]], task: Any, activate: bool) -> list[np.ndarray]:
-        """What one step makes of these texts."""
+        """Return the outputs of these texts, computed in one step."""
         asked = [wire.PoolingPrompt(ids, second) for ids, second in prompts]
         embed = wire.Embed(request_id="r", prompts=asked, task=task, activate=activate)
         request = self._admission.request(0, embed, 0.0)

@@ -46,7 +46,7 @@ class Made:
 
     @cache  # noqa: B019  (lives as long as the module's fixtures)
     def expected(self) -> list[np.ndarray]:
-        """What transformers makes of each text: a classifier's logits, or the pooled rows of the last layer."""
+        """Return transformers' result for each text: a classifier's logits, or the pooled rows of the last layer."""
         return [self._one(ids, second) for ids, second in self.case.prompts()]
 
     def rows(self, ids: list[int], second: int) -> np.ndarray:
@@ -101,7 +101,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Made]:
 
 @dataclass(frozen=True)
 class Native:
-    """What one tier computed, by case."""
+    """Results of one tier, by case."""
 
     arrays: dict[tuple[str, str], np.ndarray]
     forms: dict[str, str]

@@ -94,7 +94,7 @@ class Typed:
 
     @property
     def name(self) -> str:
-        """For test ids."""
+        """Return a name for test ids."""
         return f"{self.family}-{self.most}{'-mixed' if self.others else ''}"
 
     @property
@@ -106,7 +106,7 @@ class Typed:
         return replace(case, settings={**case.settings, **_WIDE}, prompt=20, greedy=4)
 
     def type_of(self, name: str) -> str:
-        """Of a matrix, by its name in the file."""
+        """Return the type of a matrix, by its name in the file."""
         return self.others.get(name.split(".")[-2], self.most)
 
 

@@ -65,7 +65,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Made]:
 
 @dataclass(frozen=True)
 class Native:
-    """What one tier computed, by case and KV dtype."""
+    """Results of one tier, by case and KV dtype."""
 
     logits: dict[tuple[str, str], np.ndarray]
     chosen: dict[tuple[str, str], np.ndarray]

@@ -48,12 +48,12 @@ class Served:
 
     @property
     def name(self) -> str:
-        """For test ids."""
+        """Return a name for test ids."""
         return f"{self.case.name}-{self.format.name}{'' if self.activations == 'auto' else '-' + self.activations}"
 
 
 def family(name: str, **more: int) -> Case:
-    """That case in sizes that all formats take."""
+    """Return the case of that name with sizes that all formats support."""
     (case,) = (case for case in CASES if case.name == name)
     return replace(case, settings={**case.settings, **LLAMA.settings, **more}, greedy=20)
 
@@ -118,7 +118,7 @@ class Made:
 
     @cache  # noqa: B019
     def allowed(self, tokens: tuple[int, ...], operands: float = 0.0, int8: bool = False, group: int = 0) -> float:
-        """How far from them an arithmetic with these roundings may be, beside float32 sums (see Rounding)."""
+        """Return the largest allowed distance from them for these roundings and float32 sums (see Rounding)."""
         config, weights = load_weights(self.folder / "floats", dtype="float32")
         theirs = tolerance(config, weights, list(tokens), Rounding(sums=SUMS))
         rounding = Rounding(sums=SUMS, operands=operands, int8="noise" if int8 else "", group=group)
@@ -151,7 +151,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Made]:
 
 @dataclass(frozen=True)
 class Native:
-    """What one tier computed, by served.name."""
+    """Results of one tier, by served.name."""
 
     logits: dict[str, np.ndarray]
     chosen: dict[str, np.ndarray]
@@ -183,7 +183,7 @@ def native(request: pytest.FixtureRequest, made: dict[str, Made], tmp_path_facto
 
 
 def kept(made: Made, served: Served) -> tuple[bool, int]:
-    """Whether activations keep their bits, and how many share a scale: of all matrices but embedding and head."""
+    """Return whether activations stay float, and how many share a scale: for all matrices but embedding and head."""
     formats = open_checkpoint(made.folder / "stored", quantization=Asked(activations=served.activations)).formats
     of_layers = [format for name, format in formats.items() if name.startswith("layers.") and format.is_quantized]
     (wide,) = {format.wide for format in of_layers}

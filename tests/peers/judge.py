@@ -1,4 +1,4 @@
-"""What the results of another project's tests say: passed, judged to differ, or unexpected."""
+"""Classification of the results of another project's tests: passed, judged to differ, or unexpected."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def whole_files(judged: Iterable[str]) -> list[str]:
 
 
 def _names(prefix: str, test: str) -> bool:
-    """Whether a prefix names this test: it ends where a name, a word of it or a parameter may."""
+    """Return whether a prefix names this test: it ends where a name, a word of it or a parameter may end."""
     rest = test.removeprefix(prefix)
     return rest != test and ("[" in prefix or prefix.endswith("_") or rest[:1] in ("", "[", ":"))
 

@@ -16,7 +16,7 @@ PROMPT_TOKENS = 3
 
 
 def position(token_ids: tuple[int, ...], vocabulary: int) -> PositionLogprobs:
-    """What a made-up model says after these tokens: the same whenever asked, with its likeliest token first."""
+    """Return a made-up model's position after these tokens: always the same, the likeliest token first."""
     values = [random.Random(f"{token_ids} {token}").gauss(0, 2) for token in range(vocabulary)]
     total = math.log(sum(math.exp(value) for value in values))
     ranked = sorted(range(vocabulary), key=lambda token: -values[token])

@@ -1,4 +1,4 @@
-"""What bench/ reckons from its measurements: ratios, shares, shapes, and the files it writes for the peers."""
+"""Results of bench/'s measurements: ratios, shares, shapes, and the files it writes for the peers."""
 
 from __future__ import annotations
 

@@ -339,7 +339,7 @@ def test_every_setting_is_used() -> None:
     ],
 )
 def test_what_may_change_answers_is_told_to_the_api(argv: list[str], tmp_path: Path) -> None:
-    """It goes into system_fingerprint."""
+    """Settings that may change answers are part of system_fingerprint."""
     plan, parts = Plan(1, (), (), 1, (), (1,)), (EngineShare((), 1, "", 0, (1,)),)
     told = set()
     for given in ([], argv, ["--max-num-seqs", "8"]):

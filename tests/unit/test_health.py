@@ -17,7 +17,7 @@ class Readiness(http.server.BaseHTTPRequestHandler):
     """Answers /readyz with the server's `status`, anything else with 404."""
 
     def do_GET(self) -> None:
-        """As http.server wants it."""
+        """Answer a GET; the name is http.server's."""
         self.send_response(self.server.status if self.path == "/readyz" else 404)  # type: ignore[attr-defined]
         self.end_headers()
         self.wfile.write(b"so it is")

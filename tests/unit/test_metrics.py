@@ -1,4 +1,4 @@
-"""What metrics.py adds to prometheus_client."""
+"""The parts that metrics.py adds to prometheus_client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What another project's results are judged to be."""
+"""The judgement of another project's test results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of several runs' figures the performance page takes."""
+"""The performance page's choice among the figures of several runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How serve watches its two processes, with small real programs in their place."""
+"""Supervision of the engine and the API, with small real programs in their place."""
 
 from __future__ import annotations
 

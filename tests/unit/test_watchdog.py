@@ -1,4 +1,4 @@
-"""When an engine hangs, by what it says to those who connect."""
+"""Detection of an engine that hangs, by its answers to new connections."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class OutputReader:
         for number, one in enumerate(texts):
             parts += self._parser.add(one, token_ids[number : number + 1])
         if finish_reason is not None:
-            # If a required call is cut off before its name, the text that the parser has withheld is nothing but markup.
+            # If a required call is cut off before its name, the text that the parser has withheld is only markup.
             drops_text = self._must_call and (finish_reason != "stop" or isinstance(stop_reason, str))
             parts += [one for one in self._parser.finish() if not (drops_text and isinstance(one, TextPart))]
         self._has_called = self._has_called or any(isinstance(part, CallBegin) for part in parts)

@@ -1,4 +1,4 @@
-"""When requests are sent."""
+"""Arrival times of requests."""
 
 from __future__ import annotations
 

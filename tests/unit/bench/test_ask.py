@@ -1,4 +1,4 @@
-"""What is measured of one request's stream, and what is sent for it."""
+"""One request of a load: its body, and the measurements of its stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown and saved of a run, to the letter of vLLM's."""
+"""Table and file of a run, which equal vLLM's to the letter."""
 
 from __future__ import annotations
 

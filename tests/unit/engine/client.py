@@ -23,7 +23,7 @@ from forearm.engine.step import Stepper
 
 @dataclass
 class Output:
-    """What one output has said so far."""
+    """One output so far."""
 
     token_ids: list[int] = field(default_factory=list)
     messages: list[wire.Tokens] = field(default_factory=list)
@@ -100,7 +100,7 @@ class Client:
 
 
 def expected(prompt: list[int], count: int, *, temperature: float = 0.0, seed: int = 0, index: int = 0) -> list[int]:
-    """What a request must answer, worked out with no engine at all."""
+    """Return the right answer of a request, computed without an engine."""
     history = list(prompt)
     for _ in range(count):
         logits = logits_after(history, HistoryExecutor().vocab_size)

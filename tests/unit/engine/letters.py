@@ -29,7 +29,7 @@ def made() -> Tokenizer:
 
 
 def save(folder: Path) -> None:
-    """As a model's folder has it."""
+    """Write the tokenizer into a model folder."""
     made().save(str(folder / "tokenizer.json"))
 
 
@@ -46,7 +46,7 @@ def text(token_ids: list[int]) -> str:
 def masked(
     matcher: Matcher, prompt: list[int], most: int, *, temperature: float = 0.0, seed: int = 0, index: int = 0
 ) -> list[int]:
-    """What a request must answer: the best of what the grammar allows, token by token, with no engine at all.
+    """Return the right answer of a request without an engine: token by token the best that the grammar allows.
 
     What ends an output is not part of it.
     """

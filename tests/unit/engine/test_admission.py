@@ -1,4 +1,4 @@
-"""What the engine refuses at its door, by field, value and remedy."""
+"""Refusals by admission, which name field, value and remedy."""
 
 from __future__ import annotations
 

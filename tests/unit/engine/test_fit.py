@@ -1,4 +1,4 @@
-"""What is counted before loading covers what the executor takes: what fits by the arithmetic starts."""
+"""The memory plan covers the executor's memory: a model that fits by the plan starts."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_calibration_that_does_not_fit_beside_the_weights_is_refused_and_its_rem
 
 
 def test_calibration_takes_no_more_memory_than_is_counted() -> None:
-    """In processes of their own: the most resident memory with calibration and without."""
+    """Compare peak resident memory with calibration and without, in separate processes."""
     program = (
         "import resource, sys\n"
         "from forearm.model.checkpoint.checkpoint import open_checkpoint\n"
@@ -143,7 +143,7 @@ def test_auto_takes_the_longest_context_that_fits() -> None:
 
 
 def test_what_grammars_need_of_a_vocabulary_is_counted_no_smaller_than_it_is() -> None:
-    """In a process of its own: resident memory before and after the first grammar."""
+    """Compare resident memory before and after the first grammar, in a separate process."""
     planned = fit(EngineConfig(max_num_seqs=4, kv_cache_memory_bytes=64 * MIB), DEMO_MODEL, BOX, 1)
     program = (
         "import re, sys, llguidance, numpy\n"

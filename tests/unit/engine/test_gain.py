@@ -55,7 +55,7 @@ class Machine:
 
 
 def speed(outputs: int, share: float, token_s: float, noise: float) -> float:
-    """In the long run."""
+    """Return the speed over many steps."""
     return Machine(outputs, token_s, noise).run(share, 1200)
 
 
@@ -94,8 +94,8 @@ def test_drafts_bring_what_the_machine_and_the_text_give(
 def test_a_text_whose_drafts_lose_is_noticed_within_16_steps(
     outputs: int, share: float, token_s: float, noise: float
 ) -> None:
-    """After a text whose drafts were nearly always right. The first 16 steps cost a fifth at most, those after them and
-    a whole answer of 96 tokens 7 %: medians over eight machines.
+    """The drafts of the text before were nearly always right. The first 16 steps cost a fifth at most, those after them
+    and a whole answer of 96 tokens 7 %: medians over eight machines.
     """
     first, after, whole = [], [], []
     for seed in range(8):

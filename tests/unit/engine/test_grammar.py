@@ -256,7 +256,7 @@ def test_texts_of_a_gguf_files_tokenizer_can_be_written(tmp_path: Path, write: C
 
 
 def check_writable(grammars: Grammars, tokenizer: Tokenizer, ends: list[int]) -> None:
-    """Whatever is drawn through the masks is the text of its tokens, half characters joined."""
+    """Check that tokens drawn through the masks form texts of the grammar, with split characters joined."""
     source = grammar_of(
         ConstraintRequest("json", {"type": "array", "items": {"enum": ["naïve café", "日🙂", "the fox"]}}, "f"), {}
     )

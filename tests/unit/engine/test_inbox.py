@@ -1,4 +1,4 @@
-"""What waits for the loop has an end, in messages and in bytes."""
+"""The inbox is bounded in messages and in bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many requests may still come, and when to try again."""
+"""The number of requests that may still come, and the time to retry after."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever else happens in the engine, a request gets the tokens it would get alone; nobody starves; no block leaks.
+"""A request gets the same tokens as alone, whatever else the engine does; no request starves; no block leaks.
 
 `Client.step` checks the block pool after every step, HistoryExecutor the arrays of every step.
 """

@@ -1,4 +1,4 @@
-"""Who is computed next, and how much of it."""
+"""The choice of sequences for a step, and of the number of tokens of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a machine is divided among several engines."""
+"""The division of a machine among several engines."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ WIDE = StepLimits(64, 8, 40)  # rows for drafts as well
 
 
 def answers(speculation: Speculation | None, limits: StepLimits = WIDE, **fields: Any) -> tuple[Output, int, Client]:
-    """What a request gets, and in how many steps."""
+    """Return the answer of a request, and the number of steps."""
     client = Client(limits=limits, speculation=speculation, eos_token_ids=fields.pop("eos_token_ids", ()))
     client.submit("a", PROMPT, **fields)
     client.finish()

@@ -1,4 +1,4 @@
-"""What a step costs in Python, counted: the time of a noisy machine would tell nothing."""
+"""The cost of a step in Python, counted in calls, because times vary on a busy machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of prompts a step takes while outputs grow, on machines of our own making."""
+"""The number of prompt tokens of a step beside decodes, on simulated machines."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_prompt_goes_on_where_not_even_one_tile_keeps_to_the_target() -> None:
 
 
 def test_outputs_that_take_longer_meanwhile_do_not_starve_prompts() -> None:
-    """Their contexts grow while prompts never end: what a step takes without prompts is looked at now and then."""
+    """Contexts of outputs grow while prompts never end: steps without prompts are measured again now and then."""
     machine = Machine(0.01, 0.001)
     machine.beside_a_stream(1000)
     machine.decode_s = 1.0

@@ -1,4 +1,4 @@
-"""Who waits: work that does not grow with their number, and turns between clients."""
+"""The waiting queue: constant work for any number of requests, and fair turns between clients."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def broken_weights(dice: random.Random, content: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model says: logits of a prompt, ids of a text; and what it says it by.
+    """A model's answer: logits of a prompt and ids of a text; and the settings behind it.
 
     settings: GGUF's keys, which change answers as other values of config.json do.
     """
@@ -210,7 +210,7 @@ def read_kept(folder: Path) -> Answer:
 
 
 def _logits(checkpoint: Checkpoint, cache: str = "") -> bytes:
-    """Those behind four tokens; nothing of a model that is too large, or has no room for them."""
+    """Return the logits after four tokens; b"" for a model that is too large, or whose context is too short."""
     if max(checkpoint.packed_bytes, checkpoint.stored_bytes) > MOST_LOADED or checkpoint.max_model_len < 4:
         return b""
     executor = load_native(
@@ -298,7 +298,7 @@ def _gguf_vocabulary() -> dict[str, Any]:
 
 
 class Warnings(logging.Handler):
-    """What is logged as a warning."""
+    """A log handler that collects warnings."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -309,7 +309,7 @@ class Warnings(logging.Handler):
 
 
 def outcome(read: Read, folder: Path, told: Warnings, file: str, whole: Answer | None) -> tuple[str, str]:
-    """What came of one case: a word for it, and text. `whole`: the answer of the file as it was."""
+    """Return the outcome of one case as a word and a text. `whole`: the answer of the unbroken file."""
     told.lines.clear()
     signal.alarm(MOST_S)
     try:

@@ -32,7 +32,7 @@ class HeaderHub(ThreadingHTTPServer):
 
 @contextlib.contextmanager
 def header_hub(models: dict[str, Path], ranges: bool = True) -> Iterator[HeaderHub]:
-    """It runs until the end of the block."""
+    """Run a hub until the end of the block."""
     server = HeaderHub(models, ranges)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()

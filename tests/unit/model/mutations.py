@@ -18,7 +18,7 @@ _BATCH = 100  # cases a process
 
 
 def run(file: str, count: int, seed: int) -> tuple[Counter[str], list[str]]:
-    """What came of `count` cases of one file; and lines on those that must not be."""
+    """Return the outcomes of `count` cases of one file, and a line for each that is not allowed."""
     counts: Counter[str] = Counter()
     wrong: list[str] = []
     for first in range(0, count, _BATCH):

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a file of a model, it is refused by name: no crash, no traceback, no gigabytes, no waiting."""
+"""A broken file of a model is refused by name: without a crash, a traceback, gigabytes of memory or a long wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which format each packed matrix gets: what was asked for, what the checkpoint has, and what can't be one matrix."""
+"""The format of each packed matrix: as configured, as the checkpoint has it, or refused if its parts differ."""
 
 from __future__ import annotations
 

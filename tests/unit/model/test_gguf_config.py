@@ -1,4 +1,4 @@
-"""What a .gguf file's metadata says wrong or leaves out, by name; what its tensors decide."""
+"""Wrong or missing metadata of a .gguf file is refused by name; its tensors decide some settings."""
 
 from __future__ import annotations
 

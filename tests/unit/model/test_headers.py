@@ -40,7 +40,7 @@ with tempfile.TemporaryDirectory() as into:
 
 
 def ask(model: str, cache: Path, **environment: str) -> dict[str, object] | str:
-    """What a process of its own finds: huggingface_hub reads its environment when it is imported."""
+    """Return what a new process finds: huggingface_hub reads its environment when it is imported."""
     own = {"HF_HOME": str(cache / "home"), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     done = subprocess.run(
         [sys.executable, "-c", ASK, model, str(cache)],

@@ -127,7 +127,7 @@ FILES = {
 
 
 class Hub(BaseHTTPRequestHandler):
-    """As much of the hub's interface as downloading takes.
+    """The part of the hub's interface that downloading uses.
 
     asked: the files sent, and from which byte. breaks: after how many bytes a file's first sending breaks off.
     """

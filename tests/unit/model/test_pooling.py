@@ -1,4 +1,4 @@
-"""What a pooling model makes of a text, from published files and from flags; what can't be done is refused by name."""
+"""The pooling plan of published files and of flags; what is not supported is refused by name."""
 
 from __future__ import annotations
 

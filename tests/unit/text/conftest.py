@@ -24,7 +24,7 @@ def _wrap(tokenizer: Tokenizer) -> ForearmTokenizer:
 
 
 def byte_level() -> ForearmTokenizer:
-    """As GPT-2, Llama 3 and Qwen have it."""
+    """Return a tokenizer of the kind that GPT-2, Llama 3 and Qwen have."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -49,7 +49,7 @@ def _byte_fallback(pieces: int) -> Tokenizer:
 
 
 def metaspace() -> ForearmTokenizer:
-    """As Llama 2 and Mistral have it: a space before the text, bytes for what is not in the vocabulary."""
+    """Return a tokenizer like Llama 2's and Mistral's: a space before the text, bytes for unknown characters."""
     tokenizer = _byte_fallback(400)
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
     tokenizer.decoder = decoders.Sequence(
@@ -61,7 +61,7 @@ def metaspace() -> ForearmTokenizer:
 
 
 def gemma_like() -> ForearmTokenizer:
-    """As Gemma has it: spaces as they are, nothing put before the text."""
+    """Return a tokenizer like Gemma's: spaces are kept, and no space is put before the text."""
     tokenizer = _byte_fallback(400)
     tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
     tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])

@@ -1,4 +1,4 @@
-"""What models of each family write, after their public documentation and chat templates, and what it says."""
+"""Outputs of models of each family, after their public documentation and chat templates, with their parsed parts."""
 
 from __future__ import annotations
 

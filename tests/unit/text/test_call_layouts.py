@@ -37,7 +37,7 @@ SHAPED = [
 
 @pytest.fixture(scope="module")
 def grammars(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grammars]:
-    """Of a model with one token a byte."""
+    """Yield the grammars of a model with one token a byte."""
     made = Grammars(write_letters(tmp_path_factory.mktemp("letters")), 258, [EOS])
     yield made
     made.close()

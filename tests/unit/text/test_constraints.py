@@ -1,4 +1,4 @@
-"""Whatever a grammar lets through is what was asked for: random schemas, random texts, without a model."""
+"""Texts that a grammar allows satisfy its constraint: random schemas, random texts, without a model."""
 
 from __future__ import annotations
 

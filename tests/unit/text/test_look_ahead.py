@@ -34,7 +34,7 @@ RELAXED = [
 
 
 def in_python(pattern: str) -> re.Pattern[str]:
-    """Of Rust's syntax, which is what is made."""
+    """Compile an expression of Rust's syntax, which is made here, for Python's engine."""
     text = re.sub(r"\\x\{([0-9a-f]+)\}", lambda code: f"\\U{int(code[1], 16):08x}", pattern)
     return re.compile(text.replace("(?s:.)", r"[\s\S]").replace("$", r"\Z"))
 

@@ -1,4 +1,4 @@
-"""What schemas mean here beyond the letter: closed objects, formats, items that differ, names of properties."""
+"""Schemas as they are read here: closed objects, formats, unique items, names of properties."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ FORMATS = ("pythonic", "qwen3_coder")
 
 @pytest.fixture(scope="module")
 def grammars(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grammars]:
-    """Of a model with one token a byte."""
+    """Yield the grammars of a model with one token a byte."""
     made = Grammars(write_letters(tmp_path_factory.mktemp("letters")), 258, [EOS])
     yield made
     made.close()
@@ -212,7 +212,7 @@ FINAL = "<|channel|>final<|message|>"
 def test_gpt_oss_messages_are_free_but_for_strict_calls(
     text: str, plain: bool, budget: bool, json: bool, channels: tuple[Grammars, Any]
 ) -> None:
-    """In three requests: with text for an answer, with a budget of thought (it does not think), with JSON to answer."""
+    """Send three requests: text as the answer, a reasoning budget (it does not reason), and JSON as the answer."""
     grammars, tokenizer = channels
     special = {tokenizer.added[one]: one for one in tokenizer.special_ids}
     tags = [

@@ -155,7 +155,7 @@ def check_responses(body: ResponsesRequest, stores: bool) -> None:
             "reasoning.summary: only the whole reasoning is available; write auto", "reasoning.summary"
         )
     if body.background and body.store is False:
-        raise InvalidRequest("background needs store: true, because the response is fetched from the store", "background")
+        raise InvalidRequest("background needs store: true, as the response is fetched from the store", "background")
     for name in ("background", "previous_response_id"):
         if getattr(body, name) and not stores:
             raise InvalidRequest(
