@@ -162,7 +162,7 @@ up() {
   say "docker compose up"
   FOREARM_CPUSET=0 FOREARM_MEMORY=$1 docker compose "${@:2}" up -d --no-build
   container=$(docker compose ps -q forearm)
-  healthy 300
+  healthy 600 # emulated, beside other stages of .ci/run
   says 'engine: 1 thread ' || fail "the engine's threads do not follow the cpuset"
   [ "$(docker inspect -f '{{.HostConfig.Memory}}' "$container")" -gt 0 ] || fail "the limit of memory is lost"
   say "KV blocks: $(kv_blocks)"
