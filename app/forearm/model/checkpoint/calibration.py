@@ -84,7 +84,7 @@ def calibrated_layers(
 ) -> Iterator[dict[str, Float32Array]]:
     """Yield, layer by layer, the importance of the columns of the layer's packed matrices, by their names.
 
-    The importance, float32 [k], weighs the columns' errors when floats are rounded to int4 (kernels.h, RoundTask).
+    The importance, float32 [k], weighs the columns' errors when floats are rounded to 4 bits (kernels.h, RoundTask).
     Experts, and those beside them that every token has, are left out.
     residual: float32 [tokens, hidden], the embeddings of the text; becomes the residual stream after each layer.
     load: loads the tensors of a layer into an executor that has this layer alone, as layer 0.

@@ -81,8 +81,8 @@ class Checkpoint:
 
     @property
     def rounds_int4_unseen(self) -> bool:
-        """True if floats become int4 by the weights alone: what outlier activations make of the errors is unknown."""
-        return not self.method and not self.calibrated and any(one.dtype == "int4" for one in self.formats.values())
+        """True if floats are rounded to 4 bits by the weights alone: the effect of outlier activations is unknown."""
+        return not self.method and not self.calibrated and any(one.bits == 4 for one in self.formats.values())
 
     @property
     def stored_bytes(self) -> int:

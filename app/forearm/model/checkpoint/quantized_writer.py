@@ -36,7 +36,7 @@ Array = npt.NDArray[Any]
 class CheckpointWriter:
     """Takes a model's tensors from the loader in place of an executor, and writes them to a model folder.
 
-    checkpoint: opened with --quantization int8 or int4, embeddings not quantized.
+    checkpoint: opened with a --quantization to integers, embeddings not quantized.
     Raises: ConfigError if the model can't be written so, or `folder` has files.
     """
 
@@ -96,7 +96,7 @@ class CheckpointWriter:
         ):
             at = row + first
             if _packed(format):
-                self._keep(part, "_packed", at, "int32", packed(codes, 4 if format.dtype == "int4" else 8))
+                self._keep(part, "_packed", at, "int32", packed(codes, format.bits))
             else:
                 self._keep(part, "", at, "int8", codes)
             half = format.scale_dtype == "float16"
@@ -189,13 +189,13 @@ def packed(codes: Int8Array, bits: int) -> npt.NDArray[np.int32]:
 
 def _packed(format: WeightFormat) -> bool:
     """Return whether codes are stored in words: those of W8A8 are bytes, with a scale for each row."""
-    return format.is_quantized and (format.dtype == "int4" or format.group > 0)
+    return format.is_quantized and (format.bits < 8 or format.group > 0)
 
 
 def _scheme(format: WeightFormat) -> dict[str, Any]:
     """Return the config group of a format. Activations of packed codes are floats, as all readers know them."""
     weights = {
-        "num_bits": 4 if format.dtype == "int4" else 8, "type": "int", "symmetric": True, "dynamic": False,
+        "num_bits": format.bits, "type": "int", "symmetric": True, "dynamic": False,
         "strategy": "group" if format.group else "channel", "group_size": format.group or None, "actorder": None,
         "observer": "minmax", "block_structure": None,
     }  # fmt: skip

@@ -24,23 +24,25 @@ KvDTypeName = Literal["float32", "float16", "bfloat16", "int8", "fp8_e4m3", "fp8
 class NumberFormat:
     """A number format of packed weights (native/kernels/kernels.h, DType).
 
-    quantum: the most values of k that a layout keeps together (kernels.h, Layout), in quantum_bytes bytes.
+    bits: of a value. quantum: most values of k that a layout (kernels.h, Layout) keeps together; quantum_bytes: theirs.
     """
 
     kind: Literal["float", "integer", "fp8"]
+    bits: int
     quantum: int
     quantum_bytes: int
 
 
 NUMBER_FORMATS: dict[DTypeName | CodeName, NumberFormat] = {
-    "float32": NumberFormat("float", 4, 16),
-    "float16": NumberFormat("float", 4, 8),
-    "bfloat16": NumberFormat("float", 4, 8),
-    "int8": NumberFormat("integer", 8, 8),
-    "int4": NumberFormat("integer", 16, 8),
-    "fp8_e4m3": NumberFormat("fp8", 4, 4),
-    "fp8_e5m2": NumberFormat("fp8", 4, 4),
+    "float32": NumberFormat("float", 32, 4, 16),
+    "float16": NumberFormat("float", 16, 4, 8),
+    "bfloat16": NumberFormat("float", 16, 4, 8),
+    "int8": NumberFormat("integer", 8, 8, 8),
+    "int4": NumberFormat("integer", 4, 16, 8),
+    "fp8_e4m3": NumberFormat("fp8", 8, 4, 4),
+    "fp8_e5m2": NumberFormat("fp8", 8, 4, 4),
 }
+INTEGERS: dict[int, CodeName] = {4: "int4", 8: "int8"}  # by bits
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,11 @@ class WeightFormat:
     def is_integer(self) -> bool:
         """True if the codes are integers, which can be multiplied with int8 activations."""
         return NUMBER_FORMATS[self.dtype].kind == "integer"
+
+    @property
+    def bits(self) -> int:
+        """Return the bits of a value, without its scale."""
+        return NUMBER_FORMATS[self.dtype].bits
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""compressed-tensors checkpoints (llm-compressor): int8 and int4 codes, plain or packed, FP8, MXFP4, by config group.
+"""compressed-tensors checkpoints (llm-compressor): codes of 8 or 4 bits, plain or packed, FP8, MXFP4, by config group.
 
 Codes are signed. Packed codes are stored with 2^(bits - 1) added, low bits first, along k (zero points: along the
 rows). The config group of a matrix follows from `targets` (a module's name, a regular expression after re:, or Linear).
@@ -18,7 +18,7 @@ import numpy as np
 from forearm.array_types import Int32Array
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import Files, StoredTensor, widened
-from forearm.model.families.config import WeightFormat
+from forearm.model.families.config import INTEGERS, WeightFormat
 from forearm.model.families.keys import Keys
 from forearm.model.quantization.bits import unpacked
 from forearm.model.quantization.codes import CheckpointTensors, CodedMatrix, Codes, Find, scale_dtype, whole_groups
@@ -169,7 +169,7 @@ def _matrix(
         zeros = tensors.take(f"{module}.weight_zero_point", ("I8",), (rows, groups), *whole)
     order = _order(tensors, files, module, k, group) if scheme.ordered and group else None
     format = WeightFormat(
-        dtype="int4" if scheme.bits == 4 else "int8",
+        dtype=INTEGERS[scheme.bits],
         group=group,
         scale_dtype=scale_dtype(scales),
         zero="none" if zeros is None else "int8",

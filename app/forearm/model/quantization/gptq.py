@@ -16,7 +16,7 @@ import numpy as np
 from forearm.array_types import Float32Array, Int8Array, Int32Array
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import Files, StoredTensor, widened
-from forearm.model.families.config import WeightFormat
+from forearm.model.families.config import INTEGERS, WeightFormat
 from forearm.model.families.keys import Keys
 from forearm.model.quantization.bits import unpacked
 from forearm.model.quantization.codes import CheckpointTensors, CodedMatrix, Codes, Find, scale_dtype, whole_groups
@@ -81,7 +81,7 @@ def _gptq_matrix(form: _Gptq, wide: bool, module: str, shape: tuple[int, int]) -
         module,
         shape,
         WeightFormat(
-            dtype="int4" if form.bits == 4 else "int8",
+            dtype=INTEGERS[form.bits],
             group=group,
             scale_dtype=scale_dtype(packed.scales),
             zero="none" if form.symmetric else "int8",
@@ -165,7 +165,7 @@ def awq(settings: Keys, tensors: CheckpointTensors, wide: bool) -> Find:
             tensors.take(f"{module}.qzeros", ("I32",), (groups, rows // 8)),
             tensors.scales(f"{module}.scales", (groups, rows)),
         )
-        format = WeightFormat("int4", own, scale_dtype(packed.scales), zero="int8", wide=wide)
+        format = WeightFormat(INTEGERS[4], own, scale_dtype(packed.scales), zero="int8", wide=wide)
         used = (packed.codes, packed.zeros, packed.scales)
         return CodedMatrix(module, shape, format, used, partial(_awq_rows, packed))
 

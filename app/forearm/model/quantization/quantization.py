@@ -84,7 +84,7 @@ class Asked:
     @property
     def calibrated(self) -> bool:
         """True if float weights are rounded so that a calibration text loses least."""
-        return self.at_load is not None and self.at_load.dtype == "int4" and self.weights != "int4-fast"
+        return self.at_load is not None and self.at_load.bits == 4 and self.weights != "int4-fast"
 
     @property
     def wide(self) -> bool:

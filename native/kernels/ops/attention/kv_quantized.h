@@ -7,13 +7,6 @@
 namespace forearm {
 namespace {
 
-template <DType C>
-inline F16 load_code(const uint8_t* p) {
-  if constexpr (C == DType::int8) return load_i8(reinterpret_cast<const int8_t*>(p));
-  if constexpr (C == DType::fp8_e4m3) return load_e4m3(p);
-  if constexpr (C == DType::fp8_e5m2) return load_e5m2(p);
-}
-
 // Whether tiles of the tier dequantize in registers.
 template <DType C>
 constexpr bool kTakesCodes = !is_float(C) && requires { &Mma<C>::widen; };

@@ -1,4 +1,4 @@
-// Scales and offsets of quantized weights (PackedWeights in kernels.h), and 8-bit floats.
+// Scales and offsets of quantized weights (PackedWeights in kernels.h), and codes of 8 bits as floats.
 #pragma once
 #include "kernels/kernels.h"
 
@@ -26,21 +26,12 @@ inline F16 load_offsets(const PackedWeights& w, int64_t at, F16 scales) {
   return w.zeros ? sub(zero(), mul(scales, load_i8(w.zeros + at))) : zero();
 }
 
-// 16 numbers of 8 bits. E4M3's exponent and fraction, read as a float's, are 2^120 too small, denormals as well;
-// E5M2 is the upper half of an f16.
-inline F16 load_fp8(const uint8_t* p, DType dtype) {
-  uint16_t half[16];
-  float lanes[16];
-  if (dtype == DType::fp8_e5m2) {
-    for (int i = 0; i < 16; ++i) half[i] = static_cast<uint16_t>(p[i] << 8);
-    return load_f16(half);
-  }
-  for (int i = 0; i < 16; ++i) {
-    const uint32_t sign = static_cast<uint32_t>(p[i] & 0x80) << 24, magnitude = p[i] & 0x7f;
-    const uint32_t bits = sign | (magnitude == 0x7f ? 0x7fc00000u : magnitude << 20);
-    __builtin_memcpy(&lanes[i], &bits, 4);
-  }
-  return mul(load(lanes), broadcast(0x1p120f));
+// 16 codes of 8 bits as floats.
+template <DType C>
+inline F16 load_code(const uint8_t* p) {
+  if constexpr (C == DType::int8) return load_i8(reinterpret_cast<const int8_t*>(p));
+  if constexpr (C == DType::fp8_e4m3) return load_e4m3(p);
+  if constexpr (C == DType::fp8_e5m2) return load_e5m2(p);
 }
 
 }  // namespace

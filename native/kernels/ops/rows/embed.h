@@ -50,7 +50,7 @@ inline void embed_codes(const EmbedTask& task, int64_t token, float* out) {
     store(o, load_offsets(w, at, load(s)));
     F16 code;
     if constexpr (is_fp8(D)) {
-      code = load_fp8(codes, D);
+      code = load_code<D>(codes);
     } else {
       // Nibbles stand in the upper half of a byte: 16 times too large.
       for (uint8_t& byte : codes) byte = static_cast<uint8_t>(byte - (has_nibbles(D) ? bias * 16 : bias));
