@@ -12,7 +12,13 @@ from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.families.config import NUMBER_FORMATS, DTypeName, WeightFormat
 from forearm.model.families.matrices import MatrixSpec
 from forearm.model.quantization.codes import CodedMatrix, common_format, groups_of
-from forearm.model.quantization.quantization import FP8_HEAD_GROUP, INT4_END_LAYERS, INT8_DOWN_GROUP, Asked
+from forearm.model.quantization.quantization import (
+    FP8_HEAD_GROUP,
+    FP8_INT8_ROLES,
+    INT4_END_LAYERS,
+    INT8_DOWN_GROUP,
+    Asked,
+)
 
 _PANEL = 16  # kernels.h, kPanel: columns of a packed panel
 
@@ -32,13 +38,15 @@ def plan_formats(
     formats = {spec.name: _format(spec, members[spec.name], weight_dtype, asked, quantized) for spec in specs}
     if quantized:
         return formats
-    downs = [spec.name for spec in specs if spec.role == "feed_forward_out"]
+    grouped, wide = [spec.name for spec in specs if spec.role == "feed_forward_out"], asked.wide
     if asked.calibrated:
-        ends = len(downs) // INT4_END_LAYERS
-        downs = [*downs[:ends], *downs[len(downs) - ends :]]
+        ends = len(grouped) // INT4_END_LAYERS
+        grouped = [*grouped[:ends], *grouped[len(grouped) - ends :]]
+    elif asked.weights == "fp8" and any(spec.role == "feed_forward_in" for spec in specs):
+        grouped, wide = [spec.name for spec in specs if spec.role in FP8_INT8_ROLES], True
     elif asked.weights != "int8" or asked.wide:
-        downs = []
-    formats |= dict.fromkeys(downs, WeightFormat("int8", INT8_DOWN_GROUP, "float16", wide=asked.wide))
+        grouped = []
+    formats |= dict.fromkeys(grouped, WeightFormat("int8", INT8_DOWN_GROUP, "float16", wide=wide))
     return {spec.name: _in_whole_groups(formats[spec.name], spec.k) for spec in specs}
 
 
