@@ -16,6 +16,7 @@ from forearm.model.quantization.quantization import (
     FP8_HEAD_GROUP,
     FP8_INT8_ROLES,
     INT4_END_LAYERS,
+    INT4_HEAD_GROUP,
     INT8_DOWN_GROUP,
     Asked,
 )
@@ -118,8 +119,8 @@ def _format(
             return WeightFormat(weight_dtype)
         if spec.name == "embed_per_layer":
             return WeightFormat("int8", 256, wide=asked.wide)  # so that each layer of E2B and E4B has its own scale
-        if at_load is not None and not at_load.is_integer and not asked.wide:
-            return WeightFormat("int8", FP8_HEAD_GROUP, "float16")
+        if at_load is not None and at_load.dtype != "int8" and not asked.wide:  # models of int8 are rotated
+            return WeightFormat("int8", INT4_HEAD_GROUP if at_load.is_integer else FP8_HEAD_GROUP, "float16")
         return WeightFormat("int8", wide=asked.wide)
     if at_load is None or spec.role == "table":
         return WeightFormat(weight_dtype)
