@@ -309,12 +309,13 @@ class Executor:
         logprobs: Int32Array,
         mask: Int32Array,
         masks: UInt32Array,
+        /,
     ) -> tuple[Int32Array, npt.NDArray[np.bool_], Float32Array, Int32Array, Int32Array, Float32Array]:
         """Choose a token for each line: arguments and results as engine/batch.py's Sampling and Sampled, in order."""
     def score(
         self, rows: Int32Array, tokens: Int32Array, alternatives: int
     ) -> tuple[Float32Array, Int32Array, Int32Array, Float32Array]:
-        """As engine/batch.py's Scored, in order. `alternatives` 0: the given tokens alone."""
+        """As engine/batch.py's ScoredTokens, in order. `alternatives` 0: the given tokens alone."""
 
 class Kernels:
     """One tier's operations, for tests and benchmarks: float32 arrays in and out, shapes as kernels.h has them.

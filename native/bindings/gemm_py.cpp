@@ -54,9 +54,9 @@ Activation activation_of(const std::string& name) {
 }
 
 // Activations in the form that a tier multiplies.
-class Rows {
+class OperandRows {
  public:
-  Rows(Form form, const Floats& values) {
+  OperandRows(Form form, const Floats& values) {
     const int64_t rows = values.shape(0), dim = values.shape(1), quads = (dim + 3) / 4;
     const auto at = values.unchecked<2>();
     if (form == Form::f32_rows) {
@@ -117,7 +117,7 @@ Floats gemm(const Kernels& kernels, const Floats& a, const Floats& w, const std:
   const bool gated = epilogue_of(epilogue) == Epilogue::gated;
   const int64_t m = a.shape(0), n = w.shape(0), k = w.shape(1), columns = gated ? n / 2 : n;
   if (a.shape(1) != k || (bias && bias->size() != n)) throw std::invalid_argument("shapes of a, w and bias differ");
-  const Rows rows(kernels.layout[static_cast<int>(dtype)].form, a);
+  const OperandRows rows(kernels.layout[static_cast<int>(dtype)].form, a);
   const std::vector<char> weights = packed(kernels, w, dtype, gated);
   const std::vector<float> biases = bias ? packed_bias(*bias, gated) : std::vector<float>();
   Floats out({m, columns});

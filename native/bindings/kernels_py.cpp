@@ -16,7 +16,7 @@
 
 #include "bindings/config.h"
 #include "bindings/gemm_py.h"
-#include "bindings/sampling_py.h"
+#include "bindings/sampling_arrays.h"
 #include "kernels/kernels.h"
 #include "sampling/sampler.h"
 
@@ -341,8 +341,9 @@ py::tuple row_collect(const Kernels& kernels, const Floats& x, float threshold, 
 }
 
 // Logits with the maxima that a model's head would have left.
-struct Rows {
-  Rows(const Kernels& kernels, const Floats& logits) : maxima(logits.shape(0) * maxima_of(logits.shape(1))) {
+struct LogitsWithMaxima {
+  LogitsWithMaxima(const Kernels& kernels, const Floats& logits)
+      : maxima(logits.shape(0) * maxima_of(logits.shape(1))) {
     const int64_t vocab = logits.shape(1);
     for (int64_t r = 0; r < logits.shape(0); ++r)
       kernels.row_maxima({logits.data() + r * vocab, vocab}, maxima.data() + r * maxima_of(vocab));
@@ -354,7 +355,7 @@ struct Rows {
 
 py::tuple sample_rows(const Kernels& kernels, const Floats& logits, const py::args& columns) {
   const SamplingColumns sampling = sampling_columns(columns);
-  const Rows rows(kernels, logits);
+  const LogitsWithMaxima rows(kernels, logits);
   check(sampling, rows.table);
   SampledArrays out(sampling.lines, most_alternatives(sampling));
   const Memory memory = zeroed(sampler_scratch_bytes(logits.shape(1)));
@@ -366,7 +367,7 @@ py::tuple sample_rows(const Kernels& kernels, const Floats& logits, const py::ar
 py::tuple score_rows(const Kernels& kernels, const Floats& logits, const Ints& row, const Ints& tokens,
                      int64_t alternatives) {
   const int64_t lines = row.size();
-  const Rows rows(kernels, logits);
+  const LogitsWithMaxima rows(kernels, logits);
   check(row.data(), tokens.data(), lines, rows.table);
   ScoredArrays out(lines, alternatives);
   const Memory memory = zeroed(sampler_scratch_bytes(logits.shape(1)));

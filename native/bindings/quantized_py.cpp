@@ -39,8 +39,8 @@ Memory zeroed(int64_t bytes) {
 int64_t groups_of(int64_t k, int64_t group) { return (k + group - 1) / group; }
 
 // Rows in an i8 form, quantized by the tier.
-struct CodeRows {
-  CodeRows(const Kernels& kernels, Form form, const Floats& x, int64_t group, const int32_t* order)
+struct OperandCodes {
+  OperandCodes(const Kernels& kernels, Form form, const Floats& x, int64_t group, const int32_t* order)
       : rows(x.shape(0)), dim(x.shape(1)), codes(zeroed((rows + 1) * (dim + 128))) {
     scales.resize((rows + 1) * groups_of(dim, group));
     sums.resize(scales.size());
@@ -56,7 +56,7 @@ struct CodeRows {
 };
 
 py::tuple quantize(const Kernels& kernels, const Floats& x, int64_t group, const std::optional<Ints>& order) {
-  const CodeRows rows(kernels, Form::i8_rows, x, group, order ? order->data() : nullptr);
+  const OperandCodes rows(kernels, Form::i8_rows, x, group, order ? order->data() : nullptr);
   const int64_t groups = groups_of(rows.dim, group);
   Bytes codes({rows.rows, rows.dim});
   for (int64_t r = 0; r < rows.rows; ++r) {
@@ -116,7 +116,7 @@ Floats gemm_codes(const Kernels& kernels, const Floats& a, const Bytes& codes, c
     pack_scales(offsets->data(), w.n, w.groups, DType::f32, w.offsets.data(), 0);
     w.weights.offsets = w.offsets.data();
   }
-  const CodeRows rows(kernels, kernels.layout[static_cast<int>(w.weights.dtype)].form, a, group, nullptr);
+  const OperandCodes rows(kernels, kernels.layout[static_cast<int>(w.weights.dtype)].form, a, group, nullptr);
   const Memory scratch = zeroed(kernels.gemm_scratch_bytes(w.weights.k));
   Floats out({rows.rows, w.n});
   GemmTask task{};

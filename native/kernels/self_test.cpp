@@ -34,15 +34,15 @@ class Bytes {
 };
 
 // An operand of any form, and its memory.
-struct Rows {
-  Rows(Form form, int64_t rows, int64_t dim, int64_t group = 0)
+struct TestRows {
+  TestRows(Form form, int64_t rows, int64_t dim, int64_t group = 0)
       : size(round_up(rows, 2) * round_up(dim, 64) * 4), bytes(size) {
     const int64_t groups = group ? (dim + group - 1) / group : 0;
     scales.resize(static_cast<size_t>(round_up(rows, 2) * groups));
     sums.resize(scales.size());
     operand = {bytes.data(), round_up(dim, 64), form, group, scales.data(), sums.data()};
   }
-  Rows(const Rows&) = delete;
+  TestRows(const TestRows&) = delete;
 
   // All bytes, scales and sums of the operand, as numbers.
   Floats all() {
@@ -70,7 +70,7 @@ Floats quantized(const Kernels& k, int variant) {
   constexpr int64_t kRows = 3, kDim = 77;
   const auto form = static_cast<Form>(variant);
   const Floats x = numbers(kRows * kDim, 1);
-  Rows out(form, kRows, kDim, is_quantized(form) ? 32 : 0);
+  TestRows out(form, kRows, kDim, is_quantized(form) ? 32 : 0);
   k.quantize({x.data(), kDim, 0, kRows, kDim, nullptr, out.operand});
   return out.all();
 }
@@ -89,7 +89,7 @@ Floats rounded(const Kernels& k, int variant) {
 constexpr int64_t kNormRows = 3, kNormDim = 83;
 Floats normed(const Kernels& k, int variant) {
   const Floats x = numbers(kNormRows * kNormDim, 3), weight = numbers(kNormDim, 4), bias = numbers(kNormDim, 5);
-  Rows out(static_cast<Form>(variant / 2), kNormRows, kNormDim);
+  TestRows out(static_cast<Form>(variant / 2), kNormRows, kNormDim);
   const bool layer = variant % 2;
   k.norm({x.data(), kNormDim, 0, kNormRows, kNormDim, weight.data(), layer ? bias.data() : nullptr, 1e-5f, layer,
           out.operand});
@@ -98,7 +98,7 @@ Floats normed(const Kernels& k, int variant) {
 
 Floats add_normed(const Kernels& k, int) {
   const Floats x = numbers(kNormRows * kNormDim, 6), weight = numbers(kNormDim, 7);
-  Rows out(Form::f32_rows, kNormRows, kNormDim);
+  TestRows out(Form::f32_rows, kNormRows, kNormDim);
   k.add_norm({{x.data(), kNormDim, 0, kNormRows, kNormDim, weight.data(), nullptr, 1e-5f, false, out.operand}, 0.75f});
   return out.floats();
 }
@@ -125,7 +125,7 @@ Floats convolved(const Kernels& k, int variant) {
   Floats b = numbers(kNormRows * kNormDim, 41), state = numbers((kTaps - 1) * kNormDim, 42);
   const Floats c = numbers(kNormRows * kNormDim, 43), x = numbers(kNormRows * kNormDim, 44);
   const Floats taps = numbers(kTaps * kNormDim, 45), bias = numbers(kNormDim, 46);
-  Rows out(static_cast<Form>(variant), kNormRows, kNormDim);
+  TestRows out(static_cast<Form>(variant), kNormRows, kNormDim);
   k.short_conv({b.data(), c.data(), x.data(), kNormDim, kNormRows, 0, kTaps, taps.data(), bias.data(), state.data(),
                 kNormDim, 0, kNormDim, out.operand, 0});
   Floats all = out.all();
@@ -149,7 +149,7 @@ Floats moved(const Kernels& k, int) {
 Floats gated(const Kernels& k, int variant) {
   Floats y = numbers(kNormRows * kNormDim, 55);
   const Floats z = numbers(kNormRows * kNormDim, 56), weight = numbers(kNormDim, 57);
-  Rows out(static_cast<Form>(variant / 2), kNormRows, kNormDim);
+  TestRows out(static_cast<Form>(variant / 2), kNormRows, kNormDim);
   k.gated_norm({y.data(), kNormDim, z.data(), kNormDim, 0, kNormRows, kNormDim, 1, weight.data(), 1e-6f,
                 variant % 2 == 0, 0.5f, out.operand, 0});
   return out.all();
@@ -171,8 +171,8 @@ Floats delta_ruled(const Kernels& k, int) {
 }
 
 // A matrix [n, k] of any dtype, packed for a tier; codes with a scale and, of integers, an offset for every group.
-struct Matrix {
-  Matrix(const Kernels& tier, DType dtype, int64_t n, int64_t k, int64_t group = kGroup)
+struct TestMatrix {
+  TestMatrix(const Kernels& tier, DType dtype, int64_t n, int64_t k, int64_t group = kGroup)
       : bytes(packed_bytes(dtype, n, k, tier.layout[at(dtype)].quantum)),
         scales(static_cast<size_t>(scales_count(n, (k + group - 1) / group))),
         offsets(scales.size()) {
@@ -206,7 +206,7 @@ struct Matrix {
     weights.scales = scales.data();
     weights.offsets = fp8 ? nullptr : offsets.data();
   }
-  Matrix(const Matrix&) = delete;
+  TestMatrix(const TestMatrix&) = delete;
 
   static constexpr int64_t kGroup = 32;
 
@@ -217,9 +217,9 @@ struct Matrix {
 
 Floats embedded(const Kernels& k, int variant) {
   constexpr int64_t kVocabulary = 37, kDim = 83;
-  const Matrix table(k, static_cast<DType>(variant), kVocabulary, kDim);
+  const TestMatrix table(k, static_cast<DType>(variant), kVocabulary, kDim);
   const int32_t tokens[] = {36, 0, 17};
-  Rows out(Form::f32_rows, 3, kDim);
+  TestRows out(Form::f32_rows, 3, kDim);
   k.embed({tokens, 3, table.weights, 1.5f, static_cast<float*>(out.operand.data), out.operand.stride});
   return out.floats();
 }
@@ -228,14 +228,14 @@ Floats embedded(const Kernels& k, int variant) {
 constexpr int kProducts = 10;
 struct Product {
   Epilogue epilogue;
-  int64_t rows, depth = 77, group = Matrix::kGroup;
+  int64_t rows, depth = 77, group = TestMatrix::kGroup;
 };
 Floats multiplied(const Kernels& k, DType dtype, Form form, const Product& p) {
   const int64_t rows = p.rows, n = 96;
   const Floats x = numbers(rows * p.depth, 16), bias = numbers(n, 17);
-  Rows a(form, rows, p.depth, is_quantized(form) ? p.group : 0), out(Form::f32_rows, rows, n);
+  TestRows a(form, rows, p.depth, is_quantized(form) ? p.group : 0), out(Form::f32_rows, rows, n);
   k.quantize({x.data(), p.depth, 0, rows, p.depth, nullptr, a.operand});
-  const Matrix w(k, dtype, n, p.depth, p.group);
+  const TestMatrix w(k, dtype, n, p.depth, p.group);
   Bytes scratch(k.gemm_scratch_bytes(p.depth));
   k.gemm({a.operand, 0, rows, w.weights, 0, n, bias.data(), p.epilogue, Activation::silu, 0.75f, 2.5f, out.operand,
           scratch.data()});
@@ -284,7 +284,7 @@ Floats attended(const Kernels& k, int variant) {
   k.write_kv({cache, key.data(), value.data(), kAttended, kKeys, kAttended, 0, slots.data()});
 
   const Floats q = numbers(kTokens * kGroupHeads * kAttended, 20);
-  Rows out(Form::f32_rows, kTokens, kGroupHeads * kAttended);
+  TestRows out(Form::f32_rows, kTokens, kGroupHeads * kAttended);
   Floats partials(kTokens * kGroupHeads * (2 + kAttended));
   AttendTask task{};
   task.cache = cache;

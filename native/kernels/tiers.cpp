@@ -155,14 +155,14 @@ std::string names_of_tiers() {
   return names;
 }
 
-struct Choice {
+struct TierChoice {
   const Kernels* table;
   std::vector<Quarantined> wrong;
 };
 
 // Returns the fastest tier for this CPU, or the one that FOREARM_TIER names; if the self-test finds it wrong, the
 // fastest below it.
-Choice choose() {
+TierChoice choose() {
   const char* wanted = getenv("FOREARM_TIER");
   const Kernels* asked = wanted && *wanted ? find_tier(wanted) : nullptr;
   if (wanted && *wanted && !asked)
@@ -174,13 +174,13 @@ Choice choose() {
     if (tier.table == asked || (below && tier.runs_here() && tier.is_quick_here())) candidates.push_back(tier.table);
     below = below || tier.table == asked;
   }
-  Choice choice{};
+  TierChoice choice{};
   choice.table = &first_sound(candidates, scalar_tier, &choice.wrong);
   return choice;
 }
 
-const Choice& chosen() {
-  static const Choice once = choose();
+const TierChoice& chosen() {
+  static const TierChoice once = choose();
   return once;
 }
 

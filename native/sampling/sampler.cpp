@@ -22,22 +22,22 @@ int64_t whole_lines(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 // NaN, or infinity, or nothing but -infinity: no distribution.
 bool unusable(const RowMax& max) { return max.nan || !std::isfinite(max.value); }
 
-enum class Choice { none, made, open };
+enum class MaskedChoice { none, made, open };
 
 // Chooses the token of a line that has only a mask: if it allows few tokens, only those are read; otherwise the result
 // is `open`.
-Choice choose_of_few(const Kernels& kernels, const LogitRow& row, const Draw& draw, SamplerScratch& scratch,
-                     int32_t* token) {
-  if (allows_more(row, row.n / kFewOf)) return Choice::open;
+MaskedChoice choose_of_few(const Kernels& kernels, const LogitRow& row, const Draw& draw, SamplerScratch& scratch,
+                           int32_t* token) {
+  if (allows_more(row, row.n / kFewOf)) return MaskedChoice::open;
   float max;
   const int64_t count = collect_masked(row, &max, scratch);
-  if (!std::isfinite(max)) return Choice::none;
+  if (!std::isfinite(max)) return MaskedChoice::none;
   if (draw.temperature < kGreedyBelow) {
     *token = scratch.index[std::max_element(scratch.value, scratch.value + count) - scratch.value];
   } else {
     *token = draw_candidate(kernels, count, max, draw, scratch);
   }
-  return Choice::made;
+  return MaskedChoice::made;
 }
 
 bool is_allowed(const LogitRow& row, int32_t id) { return row.mask[id / 32] >> id % 32 & 1; }
@@ -55,8 +55,8 @@ bool choose(const Kernels& kernels, const SamplingColumns& s, int64_t line, cons
       *token = raw_max.index;  // the largest of all is the largest of those allowed
       return true;
     }
-    const Choice choice = choose_of_few(kernels, row.logits, draw, scratch, token);
-    if (choice != Choice::open) return choice == Choice::made;
+    const MaskedChoice choice = choose_of_few(kernels, row.logits, draw, scratch, token);
+    if (choice != MaskedChoice::open) return choice == MaskedChoice::made;
   }
   if (row.logits.x != raw.logits.x || row.logits.mask) max = largest(kernels, row);
   if (unusable(max)) return false;

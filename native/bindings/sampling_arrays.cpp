@@ -1,4 +1,4 @@
-#include "bindings/sampling_py.h"
+#include "bindings/sampling_arrays.h"
 
 #include <algorithm>
 #include <stdexcept>

@@ -1,4 +1,4 @@
-// The columns of engine/batch.py's Sampling, Sampled and Scored as arrays of numpy.
+// The columns of engine/batch.py's Sampling, Sampled and ScoredTokens as arrays of numpy.
 #pragma once
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -14,6 +14,7 @@ SamplingColumns sampling_columns(const pybind11::args& columns);
 // Alternatives that a result needs room for.
 int64_t most_alternatives(const SamplingColumns& sampling);
 
+// New arrays for log-probabilities, which Python will own.
 struct ScoredArrays {
   ScoredArrays(int64_t lines, int64_t alternatives);
   ScoredColumns columns();
@@ -24,6 +25,7 @@ struct ScoredArrays {
   pybind11::array_t<float> top_logprobs;
 };
 
+// New arrays for sampled tokens and their log-probabilities.
 struct SampledArrays {
   SampledArrays(int64_t lines, int64_t alternatives) : token(lines), nan(lines), scored(lines, alternatives) {}
   SampledColumns columns() { return {token.mutable_data(), nan.mutable_data(), scored.columns()}; }
