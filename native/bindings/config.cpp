@@ -43,10 +43,11 @@ Activation activation_of(const std::string& name) {
 }
 
 FeedForwardKind feed_forward_of(const py::handle& from) {
-  const FeedForwardKind kind{
-      from.attr("width").cast<int64_t>(), activation_of(from.attr("activation").cast<std::string>()),
-      from.attr("gated").cast<bool>(), py::hasattr(from, "gate_scale") ? from.attr("gate_scale").cast<float>() : 1.0f,
-      py::hasattr(from, "out_scale") ? from.attr("out_scale").cast<float>() : 1.0f};
+  FeedForwardKind kind{from.attr("width").cast<int64_t>(), activation_of(from.attr("activation").cast<std::string>()),
+                       from.attr("gated").cast<bool>(),
+                       py::hasattr(from, "gate_scale") ? from.attr("gate_scale").cast<float>() : 1.0f,
+                       py::hasattr(from, "out_scale") ? from.attr("out_scale").cast<float>() : 1.0f};
+  if (py::hasattr(from, "gate_cut")) kind.gate_cut = from.attr("gate_cut").cast<std::optional<float>>();
   if (kind.activation == Activation::swiglu_oai && !kind.gated)
     throw std::invalid_argument("activation is 'swiglu_oai', which a feed-forward has that is gated");
   if (kind.activation == Activation::xielu && kind.gated)
@@ -268,7 +269,12 @@ Config config_of(const py::object& from, const py::object& matrices) {
   read_kinds(from, c);
   read("tied_head", c.tied_head);
   if (const auto width = from.attr("per_layer").cast<int64_t>(); width != 0)
-    c.per_layer = PerLayerKind{width, from.attr("per_layer_scale").cast<float>()};
+    c.per_layer =
+        PerLayerKind{width, from.attr("per_layer_scale").cast<float>(), from.attr("per_layer_vocab").cast<int64_t>()};
+  if (c.per_layer && c.per_layer->vocab == 0) c.per_layer->vocab = c.vocab_size;
+  if (const py::object own = from.attr("alt_up"); !own.is_none())
+    c.alt_up = AltUpKind{own.attr("streams").cast<int64_t>(), own.attr("laurel").cast<int64_t>(),
+                         own.attr("scaled").cast<bool>()};
   read("attention_scale", c.attention_scale);
   read("attention_softcap", c.attention_softcap);
   read("logits_softcap", c.logits_softcap);

@@ -129,6 +129,9 @@ void check_layers(const Config& c) {
     if (layer.experts && !layer.feed_forward) refuse("experts need a feed-forward: their width");
     if (layer.experts && layer.feed_forward->activation == Activation::xielu) refuse("experts can't have xielu");
     if (layer.feed_forward) in_range("width of a feed-forward", layer.feed_forward->width, 1, kLargest);
+    if (const auto& own = layer.feed_forward; own && own->gate_cut)
+      if (layer.experts || !own->gated || own->activation != Activation::gelu_tanh || own->gate_scale != 1.0f)
+        refuse("gates are cut in a dense feed-forward with gelu_tanh alone");
     if (layer.experts) check_experts(*layer.experts);
     if (layer.experts && layer.experts->apart && c.norm_placement != NormPlacement::sandwich)
       refuse("experts apart from their shared feed-forward need norms around each half of a layer");
@@ -266,10 +269,19 @@ void check(const Config& c, const Limits& limits) {
   if (c.layer_scalar && !c.norm_after()) refuse("a layer's scalar needs a norm after each half of the layer");
   if (c.per_layer) {
     in_range("width of an embedding of each layer", c.per_layer->width, 1, kLargest);
+    in_range("rows of an embedding of each layer", c.per_layer->vocab, 1, c.vocab_size);
     in_range("columns of the embedding of all layers", c.per_layer_columns(), 1, kLargest);
     const auto whole = [](const LayerKind& layer) { return layer.feed_forward.has_value(); };
     if (!c.norm_after() || !std::all_of(c.layers.begin(), c.layers.end(), whole))
       refuse("an embedding of each layer needs feed-forwards with a norm after them");
+  }
+  if (c.alt_up) {
+    in_range("residual streams", c.alt_up->streams, 2, AltUpKind::kMost);
+    in_range("rank of a path beside attention", c.alt_up->laurel, 1, kLargest);
+    const auto plain = [](const LayerKind& layer) { return layer.mixer_as<AttentionKind>() && !layer.experts; };
+    if (!c.per_layer || c.layer_scalar || c.residual_scale != 1.0f || !c.norm_before() ||
+        !std::all_of(c.layers.begin(), c.layers.end(), plain))
+      refuse("several residual streams need an embedding of each layer, norms around attention and feed-forward");
   }
   check_layers(c);
   check_matrices(c);

@@ -114,6 +114,8 @@ struct FeedForwardKind {
   Activation activation = Activation::silu;
   bool gated = true;
   float gate_scale = 1.0f, out_scale = 1.0f;  // multiply the gate before its activation, and the result
+  // Gates become max(0, gate - (mean + gate_cut * deviation)) of their row before their activation; none: they do not.
+  std::optional<float> gate_cut = std::nullopt;
 };
 
 // Experts::shared .. shared_gate and the routing of app/forearm/model/families/config.py's Experts (RouteTask).
@@ -156,6 +158,16 @@ struct LayerKind {
 struct PerLayerKind {
   int64_t width;  // of one layer
   float scale;    // of the rows of the table
+  int64_t vocab;  // rows of the table; tokens beyond have the first one's
+};
+
+// Several residual streams: AltUp of app/forearm/model/families/recurrences.py.
+struct AltUpKind {
+  static constexpr int64_t kMost = 8;
+
+  int64_t streams;
+  int64_t laurel;  // rank of the path beside attention
+  bool scaled;     // the first stream is multiplied with a vector for the embedding of each layer
 };
 
 // The role of a packed matrix: app/forearm/model/families/matrices.py's Role.
@@ -241,6 +253,7 @@ struct Config {
 
   bool tied_head = false;
   std::optional<PerLayerKind> per_layer = std::nullopt;
+  std::optional<AltUpKind> alt_up = std::nullopt;  // none: one residual stream
 
   float attention_scale = 1.0f, attention_softcap = 0.0f;
   float logits_softcap = 0.0f, logits_scale = 1.0f, embedding_scale = 1.0f, residual_scale = 1.0f;

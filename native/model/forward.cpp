@@ -10,8 +10,8 @@ namespace {
 int64_t phases(const Config& c, const Scratch& scratch) {
   // A layer that has both, or latent attention: no other mixer has more.
   return std::max(Attention::kPhases + Mamba2::kPhases, LatentAttention::kPhases) +
-         std::max(FeedForward::kPhases, Experts::phases(c, scratch.step_tokens)) +
-         (c.per_layer ? PerLayerEmbedding::kPhases : 0);
+         std::max(FeedForward::phases(c, scratch.step_tokens), Experts::phases(c, scratch.step_tokens)) +
+         (c.per_layer ? PerLayerEmbedding::kPhases : 0) + (c.alt_up ? AltUp::kPhases : 0);
 }
 
 }  // namespace
@@ -34,7 +34,8 @@ Forward::Forward(const Config& c, const Ranks& ranks, const Weights& weights, co
       gated_delta_(weights, states, step_),
       feed_forward_(weights, step_),
       experts_(weights, step_),
-      per_layer_(weights, step_) {}
+      per_layer_(weights, step_),
+      alt_up_(weights, step_) {}
 
 void Forward::run(const Batch& batch) {
   if (batch.tokens == 0) return;
@@ -49,6 +50,7 @@ void Forward::walk(StepWalk w) {
   attention_.begin(w);
   step_.barrier(w);
   if (c_.per_layer) per_layer_.begin(w);
+  if (c_.alt_up) alt_up_.begin(w);
   const Norm* add = nullptr;  // norm of the last projection, which is not yet added to the residual
   for (size_t i = 0; i < c_.layers.size(); ++i) {
     step_.enter_layer(w, i);
@@ -56,13 +58,17 @@ void Forward::walk(StepWalk w) {
     // A parallel feed-forward reads the residual before the mixer's result, which is added after it.
     const Norm* before = c_.parallel_residual ? nullptr : mixed;
     add = mixed;
+    if (c_.alt_up) alt_up_.add_laurel(w, i);
     if (!c_.layers[i].feed_forward) continue;
     add = c_.layers[i].experts ? experts_.apply(w, i, before) : feed_forward_.apply(w, i, before);
     if (c_.parallel_residual) add = mixed;
+    if (c_.alt_up) add = alt_up_.correct(w, i, *add);
     if (c_.per_layer) add = per_layer_.apply(w, i, add);
+    if (c_.alt_up) add = alt_up_.go_on(w, i, *add);
   }
   step_.enter_layer(w, c_.layers.size());
   if (w.rows == 0) return;
+  if (c_.alt_up) alt_up_.finish(w);
   c_.pooled ? hidden(w, add) : head(w, add);
 }
 

@@ -6,6 +6,7 @@
 #include "model/batch.h"
 #include "model/cache/kv_cache.h"
 #include "model/cache/states.h"
+#include "model/feed_forward/alt_up.h"
 #include "model/feed_forward/experts.h"
 #include "model/feed_forward/feed_forward.h"
 #include "model/feed_forward/per_layer_embedding.h"
@@ -57,6 +58,7 @@ class Forward {
   FeedForward feed_forward_;
   Experts experts_;
   PerLayerEmbedding per_layer_;
+  AltUp alt_up_;
 };
 
 }  // namespace forearm

@@ -91,6 +91,15 @@ int64_t recurrence_channels(const Config& c) {
   return most;
 }
 
+// Columns of gate and up where gates are cut.
+int64_t cut_columns(const Config& c) {
+  int64_t most = 0;
+  for (const LayerKind& layer : c.layers)
+    if (layer.feed_forward && layer.feed_forward->gate_cut)
+      most = std::max(most, 2 * round_up(layer.feed_forward->width, kPanel));
+  return most;
+}
+
 int64_t mixer_scratch_floats(const Config& c, const Limits& limits) {
   int64_t most = DistanceEmbeddings::scratch_floats(c, limits);
   for (const LayerKind& layer : c.layers)
@@ -224,6 +233,11 @@ int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int th
   maxima = carver.floats(c.pooled ? 0 : limits.step_logit_rows, maxima_of(c.vocab_size));
   per_layer = carver.floats(c.per_layer ? tokens : 0, c.per_layer_columns());
   per_layer_gate = carver.floats(c.per_layer ? tokens : 0, c.per_layer ? c.per_layer->width : 0);
+  const int64_t several = c.alt_up ? tokens : 0, cut = cut_columns(c);
+  streams = carver.floats(several, c.alt_up ? c.alt_up->streams * round_up(c.hidden, kPanel) : 0);
+  laurel_in = carver.floats(several, c.alt_up ? c.alt_up->laurel : 0);
+  laurel = carver.floats(several, c.hidden);
+  cut_gates = carver.floats(cut ? std::min(tokens, kCutRows) : 0, cut);
   carve_sites(carver, limits);
   carve_latent(carver, c, limits);
   carve_experts(carver, limits, threads);

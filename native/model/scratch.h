@@ -17,6 +17,10 @@ constexpr int64_t kOwnRows = 4, kOwnValues = 16384;
 // Rows that are multiplied with a matrix of one head at once; a multiple of every tile's height.
 constexpr int64_t kHeadRows = 48;
 
+// Rows of a feed-forward whose gates are cut that are computed at once: all gates of a row are kept as floats until the
+// last is known. A multiple of 2.
+constexpr int64_t kCutRows = 256;
+
 constexpr int64_t odd_lines(int64_t columns) { return ((columns + 15) / 16 | 1) * 16; }
 
 constexpr size_t kForms = 7;
@@ -104,6 +108,12 @@ class Scratch {
   // Of an embedding of each layer, no rows without it.
   Operand per_layer;       // [step_tokens, Config::per_layer_columns()], f32_rows
   Operand per_layer_gate;  // [step_tokens, PerLayerKind::width], f32_rows
+
+  // Of several residual streams, no rows without them.
+  Operand streams;    // [step_tokens, streams * hidden rounded up to whole panels], f32_rows
+  Operand laurel_in;  // [step_tokens, AltUpKind::laurel], f32_rows
+  Operand laurel;     // [step_tokens, hidden], f32_rows
+  Operand cut_gates;  // [kCutRows, columns of the widest gate and up], f32_rows: of feed-forwards whose gates are cut
 
   // Of latent attention, no rows without it.
   Operand queries;   // [step_tokens, heads * query_dim], f32_rows: of a latent of queries

@@ -9,6 +9,14 @@ _LLAMA4 = {
     "attention_chunk_size": 24, "floor_scale": 16, "attn_scale": 0.4, "rms_norm_eps": 1e-5,
 }  # fmt: skip
 
+_GEMMA3N = {
+    "head_dim": 20, "sliding_window": 16, "num_hidden_layers": 6, "num_kv_shared_layers": 2, "laurel_rank": 12,
+    "hidden_size_per_layer_input": 20, "vocab_size_per_layer_input": 300, "layer_types": [
+        "sliding_attention", "full_attention", "sliding_attention", "full_attention", "sliding_attention",
+        "full_attention",
+    ], "activation_sparsity_pattern": [0.95, 0.8, 0.0, 0.5, 0.0, 0.3], "altup_num_inputs": 4,
+}  # fmt: skip
+
 ROWS: list[tuple[str, str, dict[str, Any]]] = [
     # the GPTs: fused tensors stored by columns, by head or by shares of the heads
     ("gpt2", "GPT2Config", {}),
@@ -47,6 +55,13 @@ ROWS: list[tuple[str, str, dict[str, Any]]] = [
             "image_size": 28, "patch_size": 14, "vision_output_dim": 32, "projector_input_dim": 32,
             "projector_output_dim": 32,
         },
+    }),
+    # several residual streams, cut gates, a table of each layer with fewer rows than tokens
+    ("gemma3n-text", "Gemma3nTextConfig", _GEMMA3N),
+    ("gemma3n-three", "Gemma3nTextConfig", {
+        **_GEMMA3N, "altup_num_inputs": 3, "altup_correct_scale": False, "num_hidden_layers": 12, "layer_types": None,
+        "activation_sparsity_pattern": None, "intermediate_size": [100, 84] * 6, "num_key_value_heads": 1,
+        "num_kv_shared_layers": 5, "final_logit_softcapping": 50.0, "hidden_size_per_layer_input": 12,
     }),
     ("gpt_neox", "GPTNeoXConfig", {"hidden_size": 96, "intermediate_size": 100}),
     ("gpt_neox-in-turn", "GPTNeoXConfig", {

@@ -1,27 +1,26 @@
 """A plain transformer in numpy float64, driven by ModelConfig: what every family computes, to be read in one go.
 
-It takes the weights as a checkpoint stores them (float16 and bfloat16 are widened exactly). `Rounding` turns it into
-an experiment: the same sums with random errors of the size that another arithmetic makes. How far the logits move is
-the tolerance for that arithmetic, with this model's depth and sizes in it, instead of a guessed number.
+It takes the weights as a checkpoint stores them (float16 and bfloat16 are widened exactly). `Rounding`
+(reference_sums.py) turns it into an experiment: how far the logits move is the tolerance for another arithmetic.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 from tests.model.reference_routes import routes
+from tests.model.reference_streams import corrected, first_streams, laurel, one_stream, predicted
+from tests.model.reference_sums import EXACT, Array, Rounding, linear, norm
 
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.shards import Mapping, widened
 from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig
 from forearm.model.families.recurrences import GatedDelta, Mamba2, ShortConv
 
-Array = npt.NDArray[np.float64]
 Positions = npt.NDArray[np.int64]
 Kept = dict[int, tuple[Array, Array]]  # by layer: its keys and values
 
@@ -49,67 +48,6 @@ def weights_of(checkpoint: Checkpoint) -> tuple[ModelConfig, dict[str, Array]]:
     }
 
 
-@dataclass
-class Rounding:
-    """Random errors of an arithmetic.
-
-    sums: unit of the sums (2^-24 for float32). Each of the k additions of a sum of products rounds by up to one unit of
-    the partial sum so far. Errors of single roundings are taken as independent and even within their bounds (Higham
-    and Mary 2019, "A new approach to probabilistic rounding error analysis", section 2), so they add up like sqrt(k).
-    operands: unit to which what is multiplied with weights is rounded, 0 for not at all (2^-8: bfloat16).
-    cache: the same for keys and values in the cache.
-    int8: what is multiplied with weights has int8 codes, a scale for each token and `group` values (0: all of them).
-        "codes" rounds to these, "noise" adds errors as large as theirs: half a step, even. int8_head: also the head's.
-        orders: by width, the order in which columns are taken into groups, where that is not as they come.
-    """
-
-    sums: float = 0.0
-    operands: float = 0.0
-    cache: float = 0.0
-    seed: int = 0
-    int8: Literal["", "codes", "noise"] = ""
-    group: int = 0
-    int8_head: bool = False
-    orders: dict[int, npt.NDArray[np.int32]] = field(default_factory=dict)
-    random: np.random.Generator = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.random = np.random.default_rng(self.seed)
-
-    def around(self, x: Array, unit: float, terms: int = 1, size: Array | None = None) -> Array:
-        """x after `terms` roundings of numbers of this size (absent: |x|), each even within +- one unit of it."""
-        if not unit:
-            return x
-        spread = unit / math.sqrt(3) * math.sqrt(terms) * (np.abs(x) if size is None else size)
-        return x + spread * self.random.standard_normal(x.shape)
-
-    def in_codes(self, x: Array) -> Array:
-        """x [tokens, k] as int8 holds it: scale = absmax / 127 of each group."""
-        width = x.shape[1]
-        order = self.orders.get(width, np.arange(width))
-        out = np.empty_like(x)
-        for first in range(0, width, self.group or width):
-            columns = order[first : first + (self.group or width)]
-            part = x[:, columns]
-            step = np.abs(part).max(axis=1, keepdims=True) / 127
-            if self.int8 == "noise":
-                out[:, columns] = part + step * self.random.uniform(-0.5, 0.5, part.shape)
-            else:
-                out[:, columns] = np.rint(part / np.where(step > 0, step, 1)) * step
-        return out
-
-    def summed(self, y: Array, squares: Array, terms: int) -> Array:
-        """y after adding up `terms` products whose squares add up to `squares`.
-
-        On the way to y the partial sums have a mean square of y^2 / 3 (they drift to y evenly) and squares / 2 (they
-        wander).
-        """
-        return self.around(y, self.sums, terms, np.sqrt(y * y / 3 + squares / 2))
-
-
-EXACT = Rounding()
-
-
 def logits(config: ModelConfig, weights: dict[str, Array], tokens: list[int], rounding: Rounding = EXACT) -> Array:
     """Logits after every token, float64 [tokens, vocab]."""
     x = hidden(config, weights, tokens, 0, rounding)
@@ -121,17 +59,16 @@ def logits(config: ModelConfig, weights: dict[str, Array], tokens: list[int], ro
 def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], second: int, rounding: Rounding) -> Array:
     """Rows after the last norm, float64 [tokens, hidden]. second: where tokens of type 1 begin; 0: nowhere."""
     positions = np.arange(len(tokens))
-    x = weights["embed"][tokens] * config.embedding_scale
-    if config.token_types:
-        x = x + weights["types"][((positions >= second) & (second > 0)).astype(int)]
-    if config.learned_positions:
-        x = x + weights["positions"][positions + config.position_offset]
-
+    x = embedded(config, weights, tokens, second, positions)
     per_layer = per_layer_inputs(config, weights, tokens, x, rounding)
     kept: Kept = {}
+    streams = first_streams(config, weights, x, rounding)
     for i, layer in enumerate(config.layers):
         own = {name.split(".", 2)[2]: w for name, w in weights.items() if name.startswith(f"layers.{i}.")}
         own |= {name: w for name, w in weights.items() if name.startswith(("attention_bias", "distance"))}
+        if config.alt_up:
+            streams = predicted(config, own, streams, rounding)
+            x = streams[0]
         normed = norm(config, own, "input_norm", x, rounding)
         x = normed if config.norm_residual == "all" or (config.norm_residual == "first" and i == 0) else x
         y = np.zeros_like(x)
@@ -147,6 +84,8 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
         if layer.mamba2:
             y = y + layer.mamba2.out_scale * mamba2(layer.mamba2, own, normed, config.norm_eps, rounding)
         mixed = x + config.residual_scale * norm(config, own, "post_attention_norm", y, rounding)
+        if config.alt_up:
+            mixed = (mixed + laurel(config, own, normed, rounding)) / math.sqrt(2)
         normed = norm(config, own, "pre_mlp_norm", x if config.parallel_residual else mixed, rounding)
         x = mixed
         x = normed if config.norm_residual == "all" else x
@@ -158,11 +97,35 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
             y = experts(layer.feed_forward, own, normed, rounding) if layer.feed_forward else np.zeros_like(x)
         x = x + config.residual_scale * norm(config, own, "post_mlp_norm", y, rounding)
         if layer.feed_forward and per_layer is not None:
-            gate = activated(layer.feed_forward.activation, linear(x, own["per_layer_gate"], None, rounding))
-            y = linear(rounding.around(gate, rounding.sums, 8) * per_layer[:, i], own["per_layer_out"], None, rounding)
-            x = x + norm(config, own, "per_layer_norm", y, rounding)
+            x, streams = with_own_embedding(config, own, x, streams, per_layer[:, i], rounding)
         x = x * own.get("scalar", 1.0)
+    x = one_stream(config, weights, streams, rounding) if config.alt_up else x
     return norm(config, weights, "final_norm", x, rounding)
+
+
+def embedded(
+    config: ModelConfig, weights: dict[str, Array], tokens: list[int], second: int, positions: Positions
+) -> Array:
+    """The rows of the embedding, with those of token types and positions."""
+    x = weights["embed"][tokens] * config.embedding_scale
+    if config.token_types:
+        x = x + weights["types"][((positions >= second) & (second > 0)).astype(int)]
+    if config.learned_positions:
+        x = x + weights["positions"][positions + config.position_offset]
+    return x
+
+
+def with_own_embedding(
+    config: ModelConfig, w: dict[str, Array], x: Array, streams: list[Array], inputs: Array, e: Rounding
+) -> tuple[Array, list[Array]]:
+    """The residual with a layer's embedding, or the streams, corrected by x and with it. inputs: [tokens, width]."""
+    if config.alt_up:
+        streams = corrected(config, w, streams, x, e)
+        x = streams[0] * w.get("alt_up_scale", 1.0)
+    gate = activated("gelu_tanh", linear(x, w["per_layer_gate"], None, e))
+    y = linear(e.around(gate, e.sums, 8) * inputs, w["per_layer_out"], None, e)
+    added = norm(config, w, "per_layer_norm", y, e)
+    return x + added, [*streams[:1], *(s + added for s in streams[1:])]
 
 
 def per_layer_inputs(
@@ -173,7 +136,8 @@ def per_layer_inputs(
         return None
     projected = linear(x, weights["project_per_layer"], None, e) * config.hidden**-0.5
     projected = projected.reshape(len(x), len(config.layers), -1)
-    stored = weights["embed_per_layer"][tokens].reshape(projected.shape) * config.per_layer_scale
+    table = weights["embed_per_layer"]
+    stored = table[[t if t < len(table) else 0 for t in tokens]].reshape(projected.shape) * config.per_layer_scale
     return e.around((norm(config, weights, "per_layer_norm", projected, e) + stored) / math.sqrt(2), e.sums, 3)
 
 
@@ -391,6 +355,9 @@ def mlp(own: FeedForward, w: dict[str, Array], x: Array, e: Rounding) -> Array:
         up = e.around(gate / (1 + np.exp(-1.702 * gate)), e.sums, 8) * (np.clip(up, -7, 7) + 1)
     elif own.gated:
         gate = own.gate_scale * linear(x, w["gate"], w.get("gate.bias"), e)
+        if own.gate_cut is not None:
+            least = gate.mean(axis=1, keepdims=True) + own.gate_cut * gate.std(axis=1, keepdims=True)
+            gate = np.maximum(e.around(gate - e.around(least, e.sums, 8), e.sums), 0)
         up = e.around(activated(own.activation, gate), e.sums, 8) * up
     else:
         up = xielu(w["xielu"], up) if own.activation == "xielu" else activated(own.activation, up)
@@ -427,28 +394,6 @@ def experts_apart(config: ModelConfig, own: Experts, w: dict[str, Array], x: Arr
     rows = norm(config, w, "pre_mlp_norm", x, e)
     shared = mlp(own.shared, {name[7:]: w[name] for name in w if name.startswith("shared.")}, rows, e)
     return norm(config, w, "post_experts_norm", y, e) + norm(config, w, "post_shared_norm", shared, e)
-
-
-def linear(x: Array, w: Array, bias: Array | None, e: Rounding, codes: bool = True) -> Array:
-    """x W^T + bias."""
-    x = e.in_codes(x) if e.int8 and codes else e.around(x, e.operands)
-    y = x @ w.T
-    if e.sums:
-        y = e.summed(y, (x * x) @ (w * w).T, w.shape[1])
-    return y if bias is None else y + bias
-
-
-def norm(config: ModelConfig, w: dict[str, Array], name: str, x: Array, e: Rounding) -> Array:
-    """RMSNorm or LayerNorm over the last axis; x itself where the model has no such norm."""
-    if name not in w and (config.norm_weight or name.startswith("post_")):
-        return x
-    if config.layer_norm:
-        x = x - x.mean(axis=-1, keepdims=True)
-    x = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + config.norm_eps)
-    weight = w.get(name, np.ones(x.shape[-1])).reshape(-1, x.shape[-1])  # [heads, head_dim] if each has its own
-    weight = weight if len(weight) > 1 else weight[0]
-    y = x * (weight + (1.0 if config.norm_plus_one else 0.0)) + w.get(f"{name}.bias", 0.0)
-    return e.around(y, e.sums, 8)
 
 
 def rotated(config: ModelConfig, rope: int, x: Array, positions: Positions, e: Rounding) -> Array:

@@ -23,7 +23,7 @@ from forearm.model.families.config import (
     WeightFormat,
 )
 from forearm.model.families.matrices import matrices, uniform_formats
-from forearm.model.families.recurrences import GatedDelta, Mamba2, ShortConv
+from forearm.model.families.recurrences import AltUp, GatedDelta, Mamba2, ShortConv
 
 BLOCK = 32
 Floats = npt.NDArray[np.float32]
@@ -53,9 +53,10 @@ LLAMA = ModelConfig(
     attention_scale=0.25,
 )
 # What takes another way through forward(): full-width qk-norm and norms after the layers; sandwich norms, windows and
-# softcaps; heads of two shapes, with caches that layers share; an embedding of each layer; experts apart from a dense
-# feed-forward; learned positions, LayerNorm, biases and no gate; heads that end inside a panel; experts, a gated shared
-# one beside them in one layer, chosen by groups in the other; latent attention, with heads that the threads divide.
+# softcaps; heads of two shapes, with caches that layers share; an embedding of each layer, with several residual
+# streams and cut gates, too; experts apart from a dense feed-forward; learned positions, LayerNorm, biases and no gate;
+# heads that end inside a panel; experts, a gated shared one beside them in one layer, chosen by groups in the other;
+# latent attention, with heads that the threads divide.
 SHAPES = {
     "llama": LLAMA,
     "olmo2": replace(LLAMA, qk_norm="full", norm_placement="post"),
@@ -92,6 +93,18 @@ SHAPES = {
         layers=layers(FeedForward(176, "gelu_tanh"), windows=(20, 0)),
         per_layer=40,
         per_layer_scale=6.0,
+    ),
+    "streams": replace(
+        LLAMA,
+        norm_placement="sandwich",
+        v_norm=True,
+        layers=tuple(
+            Layer(attention, FeedForward(width, "gelu_tanh", gate_cut=cut))
+            for attention, width, cut in ((Attention(0, 20), 176, 1.2), (Attention(0), 92, None), (Attention(0), 76, 0))
+        ),
+        per_layer=40,
+        per_layer_vocab=260,
+        alt_up=AltUp(3, 12, scaled=True),
     ),
     "experts apart": replace(
         LLAMA,
@@ -266,6 +279,12 @@ class Weights:
                     self.vector(prefix + name, head_dim * (heads if config.qk_norm == "full" else 1), 1.0)
         if config.per_layer:
             self.norm(prefix + "per_layer_norm")
+        if config.alt_up:
+            self.norm(prefix + "laurel_norm")
+            count, hidden = config.alt_up.streams, config.hidden
+            for name, n in (("norm", hidden), ("router", count * hidden), ("predict", count**3), ("correct", count**2)):
+                self.vector(f"{prefix}alt_up_{name}", n, 0.5)
+            self.vector(prefix + "alt_up_scale", hidden, 1.0)
         if isinstance(layer.feed_forward, FeedForward) and layer.feed_forward.activation == "xielu":
             self.vector(prefix + "xielu", 4, 0.4)
         if config.layer_scalar:
@@ -341,7 +360,7 @@ def same(a: Floats, b: Floats) -> bool:
 Executors = dict[int, _native.Executor]  # by threads
 
 
-GEMMA4 = ("per layer", "experts apart")
+GEMMA = ("per layer", "streams", "experts apart")
 FLOATS: tuple[DTypeName, ...] = ("float32", "bfloat16")
 KINDS: list[tuple[str, WeightFormat, str]] = [(s, WeightFormat(dtype), dtype) for s in SHAPES for dtype in FLOATS]
 KINDS += [
@@ -351,7 +370,7 @@ KINDS += [
 ]
 KINDS += [
     (shape, replace(weights, wide=wide), "bfloat16")
-    for shape in ("llama", "olmo2", "opt", "experts", "convolutions", "mamba2", "delta", "latent", *GEMMA4)
+    for shape in ("llama", "olmo2", "opt", "experts", "convolutions", "mamba2", "delta", "latent", *GEMMA)
     for weights in (WeightFormat("int8"), WeightFormat("int4", 32, "float16"))
     for wide in (False, True)
 ]

@@ -8,7 +8,8 @@ namespace forearm {
 
 class FeedForward {
  public:
-  static constexpr int64_t kPhases = 4;  // phases handed out task by task: rows and multiplication, twice
+  // Phases handed out task by task: rows and multiplication, twice; the first two for each block of kCutRows rows.
+  static int64_t phases(const Config& config, int64_t step_tokens);
 
   // Both arguments must outlive this. Throws std::invalid_argument if a layer's matrix is missing or has a wrong size.
   FeedForward(const Weights& weights, Step& step);
@@ -18,6 +19,9 @@ class FeedForward {
   const Norm* apply(StepWalk& w, size_t layer, const Norm* add);
 
  private:
+  // Writes the rows that `down` takes, of a layer whose gates are cut.
+  void apply_cut(StepWalk& w, size_t layer, const Norm* add);
+
   struct LayerMatrices {
     const Linear *up = nullptr, *down = nullptr;  // null: a layer of experts, or without a feed-forward
   };

@@ -16,7 +16,7 @@ PerLayerEmbedding::PerLayerEmbedding(const Weights& weights, Step& step) : weigh
   const Config& c = step.config;
   if (!c.per_layer) return;
   const int64_t width = c.per_layer->width;
-  table_ = &weights.linear("embed_per_layer", c.vocab_size, c.per_layer_columns());
+  table_ = &weights.linear("embed_per_layer", c.per_layer->vocab, c.per_layer_columns());
   model_ = &weights.linear("project_per_layer", c.per_layer_columns(), c.hidden);
   for (size_t i = 0; i < c.layers.size(); ++i) {
     const std::string layer = "layers." + std::to_string(i) + ".";
@@ -46,7 +46,8 @@ void PerLayerEmbedding::add_rows_of_table(const StepWalk& w, Range rows) {
   const float half = std::sqrt(0.5f);
   float* own = step_.scratch.row(w.member);
   for (int64_t r = rows.begin; r < rows.end; ++r) {
-    step_.kernel.embed({step_.batch().token + r, 1, table_->matrix.weights(), step_.config.per_layer->scale, own, 0});
+    const int32_t token = step_.batch().token[r], row = token < step_.config.per_layer->vocab ? token : 0;
+    step_.kernel.embed({&row, 1, table_->matrix.weights(), step_.config.per_layer->scale, own, 0});
     float* x = row_of(step_.scratch.per_layer, r);
     for (int64_t i = 0; i < table_->matrix.k; ++i) x[i] = (x[i] + own[i]) * half;
   }

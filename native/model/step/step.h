@@ -66,6 +66,10 @@ class Step {
   Operand rows_of(StepWalk& w, const Site& site, const Operand& raw, const Matrix& matrix) {
     return prepare(w, {site, raw, w.rows}, matrix);
   }
+  // Returns float rows [rows, hidden], of the walk's number, normalized, in the form that `matrix` takes.
+  Operand normed_rows(StepWalk& w, const Operand& raw, const Norm& norm, const Matrix& matrix) {
+    return prepare(w, {scratch.stream, raw, w.rows, nullptr, &norm}, matrix);
+  }
   void normalize(const Norm& norm, const float* x, Range rows, const Operand& out);
   void add_projected(const Norm& norm, Range rows);
 

@@ -25,6 +25,7 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
       corrections_(c.layers.size()),
       expert_scales_(c.layers.size()),
       sinks_(c.layers.size()),
+      alt_ups_(c.layers.size()),
       convolutions_(c.layers.size()),
       recurrences_(c.layers.size()),
       pooler_norms_(c.dense.size()) {
@@ -42,6 +43,7 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
       declare_vector("layers." + std::to_string(i) + ".xielu", xielus_[i], 4, {4, {}});
     if (c.sinks && c.layers[i].mixer_as<AttentionKind>())
       declare_vector("layers." + std::to_string(i) + ".sinks", sinks_[i], c.heads, {c.heads, {}});
+    if (c.alt_up) declare_alt_up(c, i);
     if (const auto* conv = c.layers[i].mixer_as<ShortConvKind>())
       declare_convolution(i, conv->width, c.hidden, conv->bias);
     if (const auto* mamba = c.layers[i].mamba2()) declare_mamba2(i, *mamba);
@@ -122,6 +124,22 @@ void Weights::declare_norms(const Config& c, size_t layer) {
   const bool one = c.qk_norm == QkNorm::head;
   declare_norm(c, prefix + "q_norm", norms.q, own.head_dim * (one ? 1 : own.heads), false);
   if (own.keys) declare_norm(c, prefix + "k_norm", norms.k, own.head_dim * (one ? 1 : own.kv_heads), false);
+}
+
+void Weights::declare_alt_up(const Config& c, size_t layer) {
+  const std::string prefix = "layers." + std::to_string(layer) + ".";
+  const int64_t streams = c.alt_up->streams, squared = streams * streams;
+  AltUpVectors& own = alt_ups_[layer];
+  const auto declare = [&](const char* name, std::vector<float>& values, int64_t n) {
+    declare_vector(prefix + "alt_up_" + name, values, n, {n, {}});
+  };
+  declare("norm", own.norm, c.hidden);
+  declare("router", own.router, streams * c.hidden);
+  declare("predict", own.predict, squared * streams);
+  declare("correct", own.correct, squared);
+  if (c.alt_up->scaled) declare("scale", own.scale, c.hidden);
+  declare_norm(c, prefix + "laurel_norm", own.laurel, c.hidden, false);
+  layers_[layer].post_attention.stream_scale = {std::sqrt(0.5f)};  // of the residual, attention and the path beside it
 }
 
 void Weights::declare_convolution(size_t layer, int64_t width, int64_t channels, bool bias) {

@@ -52,6 +52,14 @@ struct Recurrence {
   std::vector<float> norm;
 };
 
+// The vectors of a layer's alternating updates; small matrices are [rows][streams], one row after the other.
+struct AltUpVectors {
+  std::vector<float> norm, router;      // [hidden], [streams][hidden]
+  std::vector<float> predict, correct;  // [streams * streams][streams], [streams][streams]
+  std::vector<float> scale;             // [hidden]; empty: none
+  Norm laurel;                          // [hidden]
+};
+
 class Weights {
  public:
   // Throws OutOfMemory if the packed weights are larger than the machine's memory, std::invalid_argument if a matrix
@@ -97,6 +105,7 @@ class Weights {
   const std::vector<std::vector<float>>& attention_biases() const { return attention_biases_; }
   // The norm of the embeddings of distances, [hidden].
   const Norm& distance_norm() const { return distance_norm_; }
+  const AltUpVectors& alt_up(size_t layer) const { return alt_ups_[layer]; }
   const Convolution& convolution(size_t layer) const { return convolutions_[layer]; }
   const Recurrence& recurrence(size_t layer) const { return recurrences_[layer]; }
   const Norm& pooler_norm(size_t i) const { return pooler_norms_[i]; }
@@ -137,6 +146,7 @@ class Weights {
   void pack_expert(const MatrixRows& part, int64_t row, int64_t rows, Pool& pool, const Pack& pack);
   void declare(const MatrixSpec& spec, Formats& formats);
   void declare_norms(const Config& config, size_t layer);
+  void declare_alt_up(const Config& config, size_t layer);
   void declare_convolution(size_t layer, int64_t width, int64_t channels, bool bias);
   void declare_mamba2(size_t layer, const Mamba2Kind& kind);
   void declare_delta(size_t layer, const GatedDeltaKind& kind);
@@ -153,6 +163,7 @@ class Weights {
   std::vector<LayerNorms> layers_;
   std::vector<std::vector<float>> xielus_;  // alpha of positive x, of negative x, beta, limit
   std::vector<std::vector<float>> corrections_, expert_scales_, sinks_;
+  std::vector<AltUpVectors> alt_ups_;
   std::vector<Convolution> convolutions_;
   std::vector<Recurrence> recurrences_;
   std::vector<std::vector<float>> attention_biases_;

@@ -26,7 +26,28 @@ _SCOUT: dict[str, Any] = {
     "vocab_size": 202048,
 }  # fmt: skip
 
+_GEMMA3N: dict[str, Any] = {
+    "activation_sparsity_pattern": [0.95] * 10 + [0.0] * 20, "altup_active_idx": 0, "altup_coef_clip": 120.0,
+    "altup_correct_scale": True, "altup_lr_multiplier": 1.0, "altup_num_inputs": 4, "attention_bias": False,
+    "attention_dropout": 0.0, "final_logit_softcapping": 30.0, "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 2048, "hidden_size_per_layer_input": 256,
+    "initializer_range": 0.02, "intermediate_size": [8192] * 30, "laurel_rank": 64,
+    "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 6, "max_position_embeddings": 32768,
+    "model_type": "gemma3n_text", "num_attention_heads": 8, "num_hidden_layers": 30, "num_key_value_heads": 2,
+    "num_kv_shared_layers": 10, "rms_norm_eps": 1e-06, "rope_local_base_freq": 10000.0, "rope_scaling": None,
+    "rope_theta": 1000000.0, "sliding_window": 512, "torch_dtype": "bfloat16", "use_cache": True,
+    "vocab_size": 262400, "vocab_size_per_layer_input": 262144,
+}  # fmt: skip
+
 LAYER_NORM: dict[str, dict[str, Any]] = {
+    "gemma-3n-E2B-it, its text part alone": {
+        **_GEMMA3N, "architectures": ["Gemma3nForCausalLM"], "eos_token_id": [1, 106], "bos_token_id": 2,
+    },
+    "gemma-3n-E4B-it, its text part alone": {
+        **_GEMMA3N, "architectures": ["Gemma3nForCausalLM"], "activation_sparsity_pattern": [0.95] * 10 + [0.0] * 25,
+        "intermediate_size": [16384] * 35, "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 7,
+        "num_hidden_layers": 35, "num_kv_shared_layers": 15,
+    },
     "phi-2": {
         **_COMMON, "architectures": ["PhiForCausalLM"], "bos_token_id": 50256, "embd_pdrop": 0.0,
         "eos_token_id": 50256, "hidden_act": "gelu_new", "hidden_size": 2560, "intermediate_size": 10240,

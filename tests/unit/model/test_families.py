@@ -19,6 +19,7 @@ from forearm.model.families.config import Attention, Experts, FeedForward, Model
 from forearm.model.families.families import FAMILIES, read_config
 from forearm.model.families.recurrences import ShortConv
 
+_3N = "gemma-3n-E2B-it, its text part alone"
 _E4B = "gemma-4-E4B-it, its text part alone"
 
 
@@ -58,6 +59,9 @@ def as_stored(shapes: dict[str, tuple[int, ...]], model_type: str) -> dict[str, 
                 for n, s in shapes.items()}  # fmt: skip
     if model_type.startswith("gemma4"):  # experts stay joined: the rows of all of them
         return {n: (math.prod(s[:-1]), s[-1]) if ".experts." in n else s for n, s in shapes.items()}
+    if model_type.startswith("gemma3n"):  # small matrices, which are read as vectors
+        small = ("coefs.weight", "modality_router.weight")
+        return {n: (math.prod(s),) if n.endswith(small) else s for n, s in shapes.items()}
     found: dict[str, tuple[int, ...]] = {}
     for name, shape in shapes.items():
         before, _, joined = name.partition("experts.")
@@ -118,6 +122,18 @@ def test_every_tensor_of_a_published_model_is_where_transformers_has_it(
         assert sorted(span.start for span in spans) == ends[:-1], name
     unknown = [r.getMessage() for r in caplog.records if r.name.startswith("forearm")]
     assert not unknown
+
+
+def test_gemma_3n_is_read_inside_a_multimodal_model(tmp_path: Path) -> None:
+    text = read(tmp_path, _3N)
+    outer = {"model_type": "gemma3n", "text_config": PUBLISHED[_3N], "tie_word_embeddings": True, "dtype": "bfloat16"}
+
+    config = read_config(folder_of(tmp_path, outer | {"architectures": ["Gemma3nForConditionalGeneration"]}))
+
+    assert (config.layers, config.alt_up, config.per_layer_vocab) == (text.layers, text.alt_up, 262144)
+    assert [layer.mixer.shared_from for layer in config.layers if isinstance(layer.mixer, Attention)][19:22] == [
+        None, 18, 18,
+    ]  # fmt: skip
 
 
 # opt-125m has no angles; of these two, transformers has them in no module of their own
@@ -312,6 +328,14 @@ def test_yarn_stretches_the_context(tmp_path: Path) -> None:
             {"enable_moe_block": True, "num_experts": 8, "top_k_experts": 9, "moe_intermediate_size": 64},
             "top_k_experts = 9",
         ),
+        (_3N, {"altup_active_idx": 1}, "altup_active_idx = 1"),
+        (_3N, {"altup_num_inputs": 9}, "altup_num_inputs = 9"),
+        (_3N, {"activation_sparsity_pattern": [0.95]}, "activation_sparsity_pattern = [0.95]"),
+        (_3N, {"activation_sparsity_pattern": [1.0] * 30}, "activation_sparsity_pattern = "),
+        (_3N, {"intermediate_size": [8192]}, "intermediate_size = [8192]"),
+        (_3N, {"intermediate_size": [0.5] * 30}, "intermediate_size = [0.5"),
+        (_3N, {"vocab_size_per_layer_input": 0}, "vocab_size_per_layer_input = 0"),
+        (_3N, {"hidden_activation": "silu"}, 'hidden_activation = "silu"'),
         ("opt-125m", {"do_layer_norm_before": False}, "do_layer_norm_before = false"),
         ("opt-125m", {"word_embed_proj_dim": 512}, "word_embed_proj_dim = 512"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx = true"),

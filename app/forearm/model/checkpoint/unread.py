@@ -56,6 +56,7 @@ _CARRIED = (
     "kv_scale",
     "k_proj.output_scale",
     "v_proj.output_scale",
+    "altup.correct_output_scale",  # of a Gemma 3n whose config.json does not scale
     "rope_freqs.weight",  # in GGUF files: gguf_config.py has read them
     "rope_factors_long.weight",
     "rope_factors_short.weight",

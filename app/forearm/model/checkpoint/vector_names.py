@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig
-from forearm.model.families.recurrences import GatedDelta, Mamba2, ShortConv
+from forearm.model.families.recurrences import AltUp, GatedDelta, Mamba2, ShortConv
 
 # Executor's name (_native.pyi) -> Llama's name. ModelConfig.names overrides entries, for all layers or for a single one
 # ("layers.0.input_norm", whose value is the name without the layers' prefix).
@@ -27,6 +27,12 @@ VECTORS = {
     "correction": "mlp.gate.e_score_correction_bias",
     "per_layer_norm": "per_layer_projection_norm",
     "post_per_layer_norm": "post_per_layer_input_norm",
+    "laurel_norm": "laurel.post_laurel_norm",
+    "alt_up_norm": "altup.router_norm.weight",
+    "alt_up_router": "altup.modality_router.weight",
+    "alt_up_predict": "altup.prediction_coefs.weight",
+    "alt_up_correct": "altup.correction_coefs.weight",
+    "alt_up_scale": "altup.correct_output_scale",
     "router_norm": "router.scale",
     "expert_scale": "router.per_expert_scale",
     "pre_experts_norm": "pre_feedforward_layernorm_2",
@@ -58,6 +64,8 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
         if isinstance(mixer, LatentAttention):
             yield from _latent(layer, at, config.names, mixer)
         yield from _feed_forward(config, layer, at, names, feed_forward)
+        if config.alt_up:
+            yield from _alt_up(config.hidden, config.alt_up, layer, at, names)
         if isinstance(mixer, ShortConv):
             taps = f"{at}.{names['conv']}"
             yield TensorPart(f"{layer}.conv", f"{taps}.weight", (config.hidden * mixer.taps,))
@@ -106,6 +114,15 @@ def _feed_forward(
         yield TensorPart(f"{layer}.router_norm", f"{at}.{names['router_norm']}", (config.hidden,))
         for norm in ("pre_experts_norm", "post_shared_norm", "post_experts_norm"):
             yield from norm_vectors(f"{layer}.{norm}", f"{at}.{names[norm]}", config.hidden, False)
+
+
+def _alt_up(hidden: int, own: AltUp, layer: str, at: str, names: Mapping[str, str]) -> Iterator[TensorPart]:
+    """Yield the vectors of a layer's alternating updates, whose small matrices are vectors too, and of its Laurel."""
+    count = own.streams
+    sizes = {"norm": hidden, "router": count * hidden, "predict": count**3, "correct": count**2}
+    for name, size in (sizes | ({"scale": hidden} if own.scaled else {})).items():
+        yield TensorPart(f"{layer}.alt_up_{name}", f"{at}.{names[f'alt_up_{name}']}", (size,))
+    yield from norm_vectors(f"{layer}.laurel_norm", f"{at}.{names['laurel_norm']}", hidden, False)
 
 
 def _mamba2(own: Mamba2) -> dict[str, int]:

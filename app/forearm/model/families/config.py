@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from forearm.model.families.recurrences import GatedDelta, Mamba2, ShortConv
+from forearm.model.families.recurrences import AltUp, GatedDelta, Mamba2, ShortConv
 
 if TYPE_CHECKING:
     from forearm.array_types import Float32Array
@@ -135,7 +135,8 @@ class FeedForward:
     """A feed-forward: down(activation(gate(x)) * up(x)), or down(activation(up(x))) if it is not gated (OPT).
 
     bias: each of its matrices has a bias. down_bias: the last one alone has.
-    gate_scale, out_scale: multiply the gate before its activation, and the result.
+    gate_scale, out_scale: multiply the gate before its activation, and the result. gate_cut: a token's gates become
+    max(0, gate - mean - gate_cut * deviation) before it (You et al. 2025, arXiv:2506.06644); None: they do not.
     """
 
     width: int
@@ -145,6 +146,7 @@ class FeedForward:
     down_bias: bool = False
     gate_scale: float = 1.0
     out_scale: float = 1.0
+    gate_cut: float | None = None
 
 
 @dataclass(frozen=True)
@@ -269,15 +271,15 @@ class ModelConfig:
     # full: one norm over all heads together.
     qk_norm: Literal["none", "head", "each_head", "full"] = "none"
     qk_norm_after_rope: bool = False
-    # Each head's result is multiplied with the sigmoid of gates, which are linear functions of the token.
-    attention_gate: bool = False
+    attention_gate: bool = False  # each head's result is multiplied with the sigmoid of linear functions of the token
     v_norm: bool = False  # values are normalized per head, without weights (Gemma 4)
     layer_scalar: bool = False  # the residual is multiplied with a number of the checkpoint at the end of each layer
     qkv_clip: float = 0.0  # q, k and v are clamped to this size; 0: not
     sinks: bool = False  # each head has one more logit in the denominator of its softmax (gpt-oss)
-    # A second embedding of each token has this many values for each layer (Gemma 4 E2B and E4B); 0: there is none.
-    per_layer: int = 0
+    per_layer: int = 0  # values that a second embedding of each token has for each layer (Gemma 3n and 4); 0: none
     per_layer_scale: float = 1.0
+    per_layer_vocab: int = 0  # rows of its table, of which tokens beyond have the first one; 0: vocab_size
+    alt_up: AltUp | None = None  # several residual streams (Gemma 3n); None: one
     qkv_bias: bool = False
     o_bias: bool = False
     head_bias: bool = False
@@ -288,11 +290,9 @@ class ModelConfig:
     logits_scale: float = 1.0
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
-    # The executor returns the outputs of the final norm, to be pooled: there is no head, and prompts are not chunked.
-    pooled: bool = False
+    pooled: bool = False  # the executor returns outputs of the final norm: there is no head, prompts are not chunked
     dense: tuple[Dense, ...] = ()
-    # transformers computes the model (model/modules); the executor multiplies for its linear layers, and attends.
-    modules: bool = False
+    modules: bool = False  # transformers computes (model/modules); the executor multiplies for linears, and attends
     linears: tuple[LinearModule, ...] = ()
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None

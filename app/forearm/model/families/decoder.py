@@ -108,7 +108,8 @@ def decoder(
     heads = keys.integer("num_attention_heads")
     head_dim = keys.integer("head_dim", keys.integer("hidden_size") // heads)
     act = act or activation(keys, "hidden_act", "silu")
-    feed_forward = FeedForward(keys.integer("intermediate_size"), act, gated, mlp_bias)
+    listed = feed_forwards and isinstance(keys.get("intermediate_size"), list)  # a width for each layer
+    feed_forward = None if listed else FeedForward(keys.integer("intermediate_size"), act, gated, mlp_bias)
     mixers = mixers or [Attention(rope=0, window=window) for window in windows or [0] * inputs.layers]
     common = sizes(inputs, head_dim, keys.integer("num_key_value_heads", heads))
     common |= {

@@ -119,6 +119,8 @@ FAMILIES: dict[str, Family] = {
     "gemma2": gemma.gemma2,
     "gemma3_text": gemma.gemma3,
     "gemma3": gemma.gemma3,
+    "gemma3n_text": gemma.gemma3n,
+    "gemma3n": gemma.gemma3n,
     "gemma4_text": gemma.gemma4,
     "gemma4": gemma.gemma4,
     "olmo2": post_norm.olmo2,

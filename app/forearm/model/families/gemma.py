@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from forearm.model.families.config import Attention, Experts, FeedForward, Model
 from forearm.model.families.decoder import FamilyInputs, activation, decoder, ropes_by_layer_type, windows_of
 from forearm.model.families.experts import routed
 from forearm.model.families.keys import Keys
+from forearm.model.families.recurrences import AltUp
 
 
 def gemma(inputs: FamilyInputs) -> ModelConfig:
@@ -92,6 +95,86 @@ def _rounded(value: float, inputs: FamilyInputs) -> float:
         bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
         return float(np.uint32(bits).view(np.float32))
     return float(np.float32(value))
+
+
+def gemma3n(inputs: FamilyInputs) -> ModelConfig:
+    """Gemma 3n's text model, alone or inside the multimodal one: E2B and E4B, of several residual streams."""
+    inputs = inputs.with_defaults(**_DEFAULTS_3N)
+    keys, count = inputs.keys, inputs.layers
+    if keys.integer("altup_active_idx", 0):
+        raise keys.wrong("altup_active_idx", "0: layers compute the first stream")
+    streams, rank = keys.integer("altup_num_inputs"), keys.integer("laurel_rank")
+    width, vocab = keys.integer("hidden_size_per_layer_input"), keys.integer("vocab_size_per_layer_input")
+    for key, least, value, most in (
+        ("altup_num_inputs", 2, streams, 8), ("laurel_rank", 1, rank, 1 << 16),
+        ("hidden_size_per_layer_input", 1, width, (1 << 20) // count),
+        ("vocab_size_per_layer_input", 1, vocab, keys.integer("vocab_size")),
+    ):  # fmt: skip
+        if not least <= value <= most:
+            raise keys.wrong(key, f"{least} to {most}")
+    kinds = switches.layer_types(keys, [switches.FULL if i % 5 == 4 else switches.SLIDING for i in range(count)])
+    window, bias = keys.integer("sliding_window"), keys.flag("attention_bias")
+    mixers = [
+        Attention(1 if kind == switches.SLIDING else 0, window if kind == switches.SLIDING else 0, shared_from=source)
+        for kind, source in zip(kinds, _sources(keys, kinds), strict=True)
+    ]
+    return decoder(
+        inputs,
+        mixers=mixers,
+        ropes=ropes_by_layer_type(inputs, full=("rope_theta", 1e6), sliding=("rope_local_base_freq", 1e4)),
+        feed_forwards=_cut_feed_forwards(inputs),
+        norm_placement="sandwich",
+        qk_norm="head",
+        v_norm=True,
+        per_layer=width,
+        per_layer_scale=_rounded(math.sqrt(width), inputs),
+        per_layer_vocab=vocab,
+        alt_up=AltUp(streams, rank, keys.flag("altup_correct_scale", True)),
+        qkv_bias=bias,
+        o_bias=bias,
+        attention_scale=1.0,
+        embedding_scale=_rounded(math.sqrt(keys.integer("hidden_size")), inputs),
+        logits_softcap=keys.optional_number("final_logit_softcapping", 30.0) or 0.0,
+        names={"pre_mlp_norm": "pre_feedforward_layernorm", "post_mlp_norm": "post_feedforward_layernorm"},
+    )
+
+
+_DEFAULTS_3N: dict[str, Any] = {
+    "vocab_size": 262_400, "vocab_size_per_layer_input": 262_144, "hidden_size": 2048, "intermediate_size": 16_384,
+    "num_hidden_layers": 35, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 256,
+    "hidden_size_per_layer_input": 256, "num_kv_shared_layers": 15, "altup_num_inputs": 4, "laurel_rank": 64,
+    "sliding_window": 512, "max_position_embeddings": 32_768, "tie_word_embeddings": True,
+}  # fmt: skip
+
+
+def _cut_feed_forwards(inputs: FamilyInputs) -> list[FeedForward]:
+    """Return the feed-forward of each layer of Gemma 3n, of the first of which only the largest gates count."""
+    keys, count = inputs.keys, inputs.layers
+    if keys.text("hidden_activation", "gelu_pytorch_tanh") != "gelu_pytorch_tanh":
+        raise keys.wrong("hidden_activation", "gelu_pytorch_tanh in this family")
+    listed = isinstance(keys.get("intermediate_size"), list)
+    widths = keys.numbers("intermediate_size", count) if listed else [keys.integer("intermediate_size")] * count
+    sparse = [0.95] * 10 + [0.0] * (count - 10) if count > 10 else [0.0] * count
+    if keys.get("activation_sparsity_pattern") is not None:
+        sparse = keys.numbers("activation_sparsity_pattern", count)
+    if not all(0 <= share < 1 for share in sparse):
+        raise keys.wrong("activation_sparsity_pattern", "shares of 0 or more, and less than 1")
+    if not all(width.is_integer() and 0 < width <= 1 << 20 for width in map(float, widths)):
+        raise keys.wrong("intermediate_size", "whole numbers of 1 to 1048576")
+    cuts = (NormalDist().inv_cdf(share) if share > 0 else None for share in sparse)
+    return [FeedForward(int(width), "gelu_tanh", gate_cut=cut) for width, cut in zip(widths, cuts, strict=True)]
+
+
+def _sources(keys: Keys, kinds: Sequence[str]) -> list[int | None]:
+    """Return the layer whose keys and values each layer reads; None: it has its own.
+
+    The last num_kv_shared_layers read those of the last layer of their kind before them.
+    """
+    first = len(kinds) - keys.integer("num_kv_shared_layers", 0)
+    if not 0 < first <= len(kinds) or (first < len(kinds) and set(kinds[:first]) != set(kinds)):
+        raise keys.wrong("num_kv_shared_layers", "so many that layers of each type have keys and values of their own")
+    last = {kind: i for i, kind in enumerate(kinds[:first])}
+    return [last[kind] if i >= first else None for i, kind in enumerate(kinds)]
 
 
 def gemma4(inputs: FamilyInputs) -> ModelConfig:
@@ -182,18 +265,13 @@ def _full_heads(keys: Keys) -> tuple[int, int]:
 
 
 def _mixers(inputs: FamilyInputs, kv_heads: int, head_dim: int) -> list[Attention]:
-    """Return the attention of each layer. The last num_kv_shared_layers read the keys and values of an earlier one."""
+    """Return the attention of each layer."""
     keys, count = inputs.keys, inputs.layers
     kinds = list(switches.layer_types(keys, [switches.FULL if i % 6 == 5 else switches.SLIDING for i in range(count)]))
     kinds[-1] = switches.FULL  # as transformers has it
-    first = count - keys.integer("num_kv_shared_layers", 0)
-    if not 0 < first <= count or (first < count and set(kinds[:first]) != set(kinds)):
-        raise keys.wrong("num_kv_shared_layers", "so many that layers of each type have keys and values of their own")
-    last = {kind: i for i, kind in enumerate(kinds[:first])}
     window = keys.integer("sliding_window")
     found = []
-    for i, kind in enumerate(kinds):
-        shared = last[kind] if i >= first else None
+    for kind, shared in zip(kinds, _sources(keys, kinds), strict=True):
         if kind == switches.SLIDING:
             found.append(Attention(rope=1, window=window, shared_from=shared))
         else:

@@ -88,16 +88,10 @@ def matrices(config: ModelConfig) -> list[MatrixSpec]:
     found += [_single(name, stored, rows, width, "table") for name, stored, rows in tables if rows]
     if not config.tied_head:
         found.append(_single("head", "lm_head", config.vocab_size, width, "head", config.head_bias))
-    if config.per_layer:
-        columns = len(config.layers) * config.per_layer
-        found.append(_single("embed_per_layer", "embed_tokens_per_layer", config.vocab_size, columns, "table"))
-        found.append(_single("project_per_layer", "per_layer_model_projection", columns, width, "feed_forward_in"))
+    found += _of_streams(config)
     for i, layer in enumerate(config.layers):
         at, own = f"layers.{i}.", layer.feed_forward
-        if config.per_layer:
-            gate, out = f"{at}per_layer_gate", f"{at}per_layer_out"
-            found.append(_single(gate, "per_layer_input_gate", config.per_layer, width, "feed_forward_in"))
-            found.append(_single(out, "per_layer_projection", width, config.per_layer, "feed_forward_out"))
+        found += _through_few(config, at)
         if layer.mixer:
             found += _of_mixer(config, layer.mixer, at)
         if layer.beside:
@@ -127,6 +121,36 @@ def uniform_formats(config: ModelConfig, weights: WeightFormat) -> dict[str, Wei
     exact = WeightFormat("float32")
     kept = ("pooler", "router", "mixer_heads")
     return {m.name: exact if m.role in kept else weights for m in matrices(config)}
+
+
+def _of_streams(config: ModelConfig) -> Iterator[MatrixSpec]:
+    """Yield the model's matrices of an embedding of each layer, and those that make and join residual streams."""
+    width, columns = config.hidden, len(config.layers) * config.per_layer
+    if config.per_layer:
+        rows = config.per_layer_vocab or config.vocab_size
+        yield _single("embed_per_layer", "embed_tokens_per_layer", rows, columns, "table")
+        yield _single("project_per_layer", "per_layer_model_projection", columns, width, "feed_forward_in")
+    if config.alt_up:
+        streams = range(1, config.alt_up.streams)
+        parts = (MatrixPart(f"stream_in_{i}", f"altup_projections.{i - 1}", width) for i in streams)
+        yield MatrixSpec("stream_in", tuple(parts), width, "feed_forward_in")
+        for i in streams:
+            unembed = f"altup_unembed_projections.{i - 1}"
+            yield _single(f"stream_out_{i}", unembed, width, width, "feed_forward_in")
+
+
+def _through_few(config: ModelConfig, at: str) -> Iterator[MatrixSpec]:
+    """Yield a layer's pairs of matrices with few numbers between them: of Laurel, and of its own embedding."""
+    pairs = []
+    if config.alt_up:
+        names = ("laurel_left", "laurel.linear_left", "laurel_right", "laurel.linear_right")
+        pairs.append((*names, config.alt_up.laurel))
+    if config.per_layer:
+        names = ("per_layer_gate", "per_layer_input_gate", "per_layer_out", "per_layer_projection")
+        pairs.append((*names, config.per_layer))
+    for first, first_stored, second, second_stored, few in pairs:
+        yield _single(f"{at}{first}", first_stored, few, config.hidden, "feed_forward_in")
+        yield _single(f"{at}{second}", second_stored, config.hidden, few, "feed_forward_out")
 
 
 def _single(name: str, stored: str, rows: int, k: int, role: Role, bias: bool = False) -> MatrixSpec:

@@ -1,4 +1,4 @@
-"""Mixers whose state is a matrix of each head: Mamba2 and the gated delta rule."""
+"""Mixers that keep a state (Mamba2, the gated delta rule, short convolutions), and several residual streams."""
 
 from __future__ import annotations
 
@@ -83,3 +83,17 @@ class ShortConv:
 
     taps: int
     bias: bool = False
+
+
+@dataclass(frozen=True)
+class AltUp:
+    """Alternating updates (Baykal et al. 2023, arXiv:2301.13310) of `streams` residuals; layers compute the first.
+
+    Before a layer each stream is predicted from all of them, after it each is corrected by what the layer changed; the
+    embedding of each layer is added to all but the first, which is multiplied with a vector for it if `scaled`.
+    laurel: rank of a path beside attention (Menghani et al. 2024, arXiv:2411.07501), which is added to the normed row.
+    """
+
+    streams: int
+    laurel: int
+    scaled: bool
