@@ -10,27 +10,27 @@ from tests.api.server import started
 from tests.house.test_code import PACKAGE, at
 from tests.house.test_path import request_path
 
-# What a streamed chat enters beside the path, and why it stands beside it. A file or folder of app/forearm.
+# Files and folders of app/forearm that a streamed chat enters beside the path, each with its part in it.
 BESIDE = {
-    "api/http/": "before and after the route: request id, keys, limits, the body's bytes, figures",
+    "api/http/": "before and after the route: request id, keys, limits, the body's bytes, metrics",
     "api/app.py": "makes the observers of each request",
     "api/engine_client/connection.py": "the socket of the engine client",
-    "api/generation/dependencies.py": "hands the route its services",
+    "api/generation/dependencies.py": "the services that are arguments of the route",
     "api/generation/request_bodies.py": "the fields of the body",
-    "api/generation/unsupported.py": "refuses fields that are not served",
+    "api/generation/unsupported.py": "refuses fields that are not supported",
     "api/generation/served_model.py": "the heading of the answer",
-    "api/generation/tool_choice.py": "asks whether there are tools",
+    "api/generation/tool_choice.py": "checks the tools, of which there are none",
     "text/templates/messages.py": "messages in the form that the template takes",
-    "api/generation/reasoning_constraints.py": "asks whether the answer is constrained",
-    "api/generation/response_format.py": "asks whether the answer has a format",
-    "api/generation/usage.py": "when usage is told",
-    "api/generation/logprobs.py": "how log-probabilities name tokens",
-    "api/generation/sse.py": "frames of events, signs of life",
+    "api/generation/reasoning_constraints.py": "the constraint of the answer, of which there is none",
+    "api/generation/response_format.py": "the format of the answer, of which there is none",
+    "api/generation/usage.py": "the usage in chunks",
+    "api/generation/logprobs.py": "the names of tokens in log-probabilities",
+    "api/generation/sse.py": "frames of events, keep-alive comments",
     "errors.py": "the default of an exception's fields",
     "text/grammars/lark.py": "warnings of a grammar, of which there is none",
-    "text/templates/bounded_template.py": "bounds on what a template may do",
+    "text/templates/bounded_template.py": "bounds of the template's time and memory",
     "text/templates/rendering.py": "Jinja's environment, for chat_template.py",
-    "text/tokenizer/bad_words.py": "asks whether words are forbidden",
+    "text/tokenizer/bad_words.py": "forbidden words, of which there are none",
     "text/tokenizer/detokenizer.py": "token ids to text, for outputs.py",
     "text/tool_parsers/": "reasoning and calls in the text, for outputs.py",
 }
@@ -51,6 +51,7 @@ def test_a_streamed_chat_enters_the_files_of_the_path_and_few_beside(tmp_path: P
             reply = server.chat("hello", stream=True, max_tokens=3)
             assert reply.text.endswith("data: [DONE]\n\n")
             files = {at(Path(name)) for name in entered if Path(name).is_relative_to(PACKAGE)}
+            print(f"{len(files)} files entered:", *sorted(files), sep="\n")  # pytest -s tests/api/test_path.py
     finally:
         threading.setprofile(None)  # type: ignore[arg-type]
     worker, _, _, back = request_path()
