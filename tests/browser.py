@@ -1,4 +1,4 @@
-"""A real Chromium, without a window: the system's where there is one, else Playwright's own (Makefile)."""
+"""A real Chromium without a window: the system's if there is one, else Playwright's own (Makefile)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ POOR_CONTRASTS = """() => {
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Browser]:
-    """Started, and closed again."""
+    """Start a browser and close it at the end."""
     own = shutil.which("chromium") or shutil.which("google-chrome")
     with sync_playwright() as playwright:
         # Tests run as root in containers, where Chromium has no sandbox; it meets pages of this repository alone.
@@ -73,7 +73,7 @@ def chromium() -> Iterator[Browser]:
 def opened(
     browser: Browser, url: str, width: int = 1280, height: int = 800, scheme: str = "light"
 ) -> Iterator[tuple[Page, list[str]]]:
-    """A page, and what goes wrong on it: errors, lines of the console, requests to anywhere but `url`."""
+    """Yield a page and its faults: errors, lines of the console, requests to other addresses than `url`."""
     wrong: list[str] = []
     context = browser.new_context(
         viewport={"width": width, "height": height},

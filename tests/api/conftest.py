@@ -10,13 +10,13 @@ from tests.api.server import Server, StartServer, started
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One for all tests of a module that change nothing."""
+    """Yield one server for all tests of a module, which must not change it."""
     with started(tmp_path_factory.mktemp("api")) as running:
         yield running
 
 
 @pytest.fixture
 def start_server(tmp_path: Path) -> Iterator[StartServer]:
-    """One with settings of its own."""
+    """Return a function that starts a server with settings of its own."""
     with contextlib.ExitStack() as stack:
         yield lambda **settings: stack.enter_context(started(tmp_path, **settings))

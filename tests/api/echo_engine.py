@@ -1,4 +1,4 @@
-"""A tiny real engine: speaks wire.py over a Unix socket and answers a prompt with its own tokens, again and again."""
+"""A tiny real engine: speaks wire.py over a Unix socket and repeats the tokens of a prompt as its answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VOCABULARY = 260
 
 @dataclass
 class EchoEngine:
-    """Output i of a prompt is the prompt from its token i on, then over again; the token EOS ends it.
+    """Output i of a prompt is the prompt from its token i on, repeated; the token EOS ends it.
 
     Every token has the log-probability -0.5, its alternatives -1, -2 and so on. All fields may be changed at any time.
     """

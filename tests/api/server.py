@@ -43,7 +43,7 @@ StartServer = Callable[..., Server]
 
 @contextlib.contextmanager
 def serving(config: ApiConfig) -> Iterator[str]:
-    """uvicorn on a free port. Yields: the URL."""
+    """Run uvicorn on a free port. Yields: the URL."""
     app = create_app(config)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=1))
     listening = socket.socket()
@@ -62,7 +62,7 @@ def serving(config: ApiConfig) -> Iterator[str]:
 
 @contextlib.contextmanager
 def started(folder: Path, **settings: Any) -> Iterator[Server]:
-    """Engine, app and clients."""
+    """Yield the running engine, app and clients."""
     model = folder / "letters"
     if not model.exists():
         model.mkdir()
@@ -82,7 +82,7 @@ def started(folder: Path, **settings: Any) -> Iterator[Server]:
 
 
 def wait_until(holds: Callable[[], bool], timeout_s: float = 5.0) -> None:
-    """Raises: AssertionError."""
+    """Wait until a condition holds. Raises: AssertionError after some seconds."""
     end = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < end, f"not so after {timeout_s} s"

@@ -41,7 +41,7 @@ CODEX: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A model that calls tools and does not reason."""
+    """Yield a server whose model calls tools and does not reason."""
     template = TEMPLATE.replace("{% if enable_thinking is not false %}<think>{% endif %}", "")
     with started(tmp_path_factory.mktemp("plain"), chat_template=template, tool_call_parser="hermes") as running:
         yield running

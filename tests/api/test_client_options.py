@@ -14,7 +14,7 @@ HELLO: Any = [{"role": "user", "content": "hello"}]
 
 @pytest.fixture
 def own(start_server: StartServer) -> Server:
-    """One whose engine a test may change."""
+    """Yield a server whose engine a test may change."""
     return start_server()
 
 

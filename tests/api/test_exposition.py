@@ -1,4 +1,4 @@
-"""Several processes' metrics as one valid text."""
+"""Merging of several processes' metrics into one valid text."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from forearm import wire
 
 @pytest.fixture
 def full(start_server: StartServer) -> Server:
-    """A server whose engine has told that nothing more may come."""
+    """Yield a server whose engine has reported a full queue."""
     server = start_server()
     server.engine.tell(wire.Load(room=0, retry_after_s=7))
     wait_until(lambda: server.complete().status_code == 429)

@@ -28,7 +28,7 @@ def say(server: Server, messages: Any = HELLO, **fields: Any) -> httpx.Response:
 
 
 def events_of(text: str) -> list[dict[str, Any]]:
-    """The events of a stream, each checked against the client's types and its own event line."""
+    """Return the events of a stream, each checked against the client's types and its own event line."""
     found = []
     for block in text.split("\n\n")[:-1]:
         first, second = block.split("\n")

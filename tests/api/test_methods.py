@@ -1,4 +1,4 @@
-"""Methods that HTTP has beside GET and POST, compressed bodies, and the page of the API."""
+"""Methods besides GET and POST, compressed bodies, and the page of the API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store as two workers see it: two of them on one file."""
+"""The response store of two workers, which share one file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ME, OTHER = "me", "somebody else"
 
 @pytest.fixture
 async def open_store(tmp_path: Path) -> AsyncIterator[Open]:
-    """Opens one more on the same file."""
+    """Return a function that opens another store on the same file."""
     opened: list[ResponseStore] = []
 
     def one(**bounds: Any) -> ResponseStore:

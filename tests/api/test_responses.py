@@ -17,7 +17,7 @@ from forearm.api.responses.output_items import ResponseProgress
 
 
 class Exact:
-    """Checks strictly what the openai client reads leniently."""
+    """A model that checks strictly what the openai client reads leniently."""
 
     event: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(ResponseStreamEvent)
 
@@ -31,7 +31,7 @@ def respond(server: Server, given: Any = "hello", **fields: Any) -> Any:
 
 
 def events_of(text: str) -> list[dict[str, Any]]:
-    """The events of a stream, each one checked against the client's types and its own event line."""
+    """Return the events of a stream, each one checked against the client's types and its own event line."""
     found = []
     for block in text.split("\n\n")[:-1]:
         if block.startswith(":"):

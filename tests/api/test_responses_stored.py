@@ -14,7 +14,7 @@ from tests.api.test_responses import Exact, events_of, respond
 
 @pytest.fixture
 def slow(start_server: StartServer) -> Server:
-    """Each token takes its time."""
+    """Yield a server whose engine waits before each token."""
     server = start_server()
     server.engine.pause_s = 0.1
     return server

@@ -138,7 +138,7 @@ def test_a_switch_keeps_the_empty_list_of_calls(start_server: StartServer) -> No
 
 
 def imposed(server: Server) -> list[Any]:
-    """The JSON schemas in the grammar that the engine was given last."""
+    """Return the JSON schemas in the last grammar that the engine has received."""
     grammars = json.loads(server.engine.submits[-1].params.grammar or "")["grammars"]
     found = [json.JSONDecoder().raw_decode(part)[0] for part in grammars[0]["lark_grammar"].split("%json ")[1:]]
     for schema in found:

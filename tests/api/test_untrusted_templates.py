@@ -1,4 +1,4 @@
-"""--trust-request-chat-template: templates of anybody have limits of time and memory, and hold nobody up."""
+"""--trust-request-chat-template: a request's template has limits of time and memory, and delays no other request."""
 
 from __future__ import annotations
 

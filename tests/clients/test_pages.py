@@ -1,4 +1,4 @@
-"""docs/clients.md and docs/chat.ipynb, run as they stand; the address is this test's."""
+"""docs/clients.md and docs/chat.ipynb, run unchanged except for the address."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def block(title: str, served: Served) -> str:
-    """Return what stands under a title, for this server."""
+    """Return the code block under a title, with this server's address."""
     _, text = BLOCKS[title]
     assert MODEL in text or "OPENAI_API_BASE_URL" in text
     return re.sub(r"http://(localhost|host\.docker\.internal):8000", served.url, text)
@@ -50,7 +50,7 @@ def printed(*argv: str | Path, text: str = "") -> str:
 
 
 def said(base_url: str, key: str, **fields: Any) -> str:
-    """Return an answer as a client gets it that has been told this address and key."""
+    """Return the answer that a client gets with this address and key."""
     with openai.OpenAI(base_url=base_url, api_key=key, max_retries=0) as client:
         assert MODEL in [one.id for one in client.models.list()]
         question: Any = [{"role": "user", "content": "What is a glacier?"}]

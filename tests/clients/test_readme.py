@@ -1,4 +1,4 @@
-"""The curl lines of the README, run as they stand; the port and the model's name are this test's."""
+"""The curl lines of the README, run unchanged except for the port and the model's name."""
 
 from __future__ import annotations
 

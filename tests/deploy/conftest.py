@@ -14,7 +14,7 @@ import pytest
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave the tests alone where no host is named (testinfra, whose option it is, may not even be there)."""
+    """Skip the folder if no host is named (testinfra, which has the option, may not be installed)."""
     named = config.getoption("hosts", default=None)
     return True if collection_path.name.startswith("test_") and not named else None
 

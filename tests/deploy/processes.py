@@ -1,4 +1,4 @@
-"""The server's processes on a host, and what its kernel tells of them."""
+"""The server's processes on a host, and the kernel's figures of them."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def processes(host: Any) -> list[Process]:
 
 
 def of_kind(host: Any, kind: str) -> list[Process]:
-    """The engines, or the processes of the API. A container without them fails the test."""
+    """Return the engines, or the processes of the API. A container without them fails the test."""
     found = [process for process in processes(host) if (process.is_engine if kind == ENGINE else process.is_api)]
     assert found, f"no {kind} among {[process.line for process in processes(host)]}"
     return found
 
 
 def numbers(text: str) -> set[int]:
-    """CPUs or nodes of a list as the kernel writes it: 0-3,8."""
+    """Return the CPUs or nodes of a list in the kernel's form, such as 0-3,8."""
     found: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -50,7 +50,7 @@ def numbers(text: str) -> set[int]:
 
 
 def allowed(host: Any, process: Process) -> dict[int, set[int]]:
-    """CPUs that each thread may use, by its id: the first thread's is the process'."""
+    """Return the CPUs that each thread may use, by thread id; the first thread has the process's id."""
     text = host.check_output(f"grep -H ^Cpus_allowed_list /proc/{process.pid}/task/*/status")
     found = re.findall(r"^/proc/\d+/task/(\d+)/status:Cpus_allowed_list:\s*(\S+)$", text, re.MULTILINE)
     return {int(thread): numbers(cpus) for thread, cpus in found}
@@ -63,7 +63,7 @@ def variables(host: Any, process: Process) -> dict[str, str]:
 
 
 def pages_of_nodes(host: Any, process: Process) -> dict[int, int]:
-    """KiB of anonymous memory on each NUMA node: of weights that were packed, KV cache and working memory."""
+    """Return KiB of anonymous memory on each NUMA node: packed weights, KV cache and working memory."""
     text = host.check_output(f"cat /proc/{process.pid}/numa_maps")
     found: dict[int, int] = {}
     for line in text.splitlines():

@@ -18,7 +18,7 @@ TIERS = {
 
 
 def get(host: Any, url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    """An answer, asked for on the host. The body goes by its command line, the key by curl's standard input."""
+    """Return the answer to a request sent on the host. curl gets the body as an argument, the key by standard input."""
     key = os.environ.get("FOREARM_API_KEY", "")
     data = f"--json '{json.dumps(body)}'" if body else ""
     header = f'header = "Authorization: Bearer {key}"' if key else ""

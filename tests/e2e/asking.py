@@ -75,7 +75,7 @@ def ask(url: str, name: str, model: str, *, key: str = "none") -> Reply:
 
 
 def _read(status: int, content_type: str, content: bytes, stream: bool) -> Reply:
-    """The end of an answer that came whole."""
+    """Return the outcome of a complete answer."""
     if status == 200 and stream:
         return _read_stream(content)
     try:
@@ -93,7 +93,7 @@ def _read(status: int, content_type: str, content: bytes, stream: bool) -> Reply
 
 
 def _read_stream(content: bytes) -> Reply:
-    """A stream has an end or an error; one that just stops is cut."""
+    """Return the outcome of a stream: its end, an error, or cut if it has neither."""
     lines = [line[6:] for line in content.decode().splitlines() if line.startswith("data: ")]
     events = [json.loads(line) for line in lines if line != "[DONE]"]
     for event in events:
@@ -108,7 +108,7 @@ def _read_stream(content: bytes) -> Reply:
 
 
 def _text(part: dict[str, Any]) -> str:
-    """The generated text of an answer, or of one event of a stream."""
+    """Return the generated text of an answer, or of one event of a stream."""
     if part.get("type") == "response.output_text.delta":
         return str(part["delta"])
     if part.get("type") == "content_block_delta":

@@ -1,4 +1,4 @@
-"""Requests of all kinds for the real engine on the demo model, and what each gets: tokens and floats."""
+"""Requests of all kinds for the real engine on the demo model, and the results of each: tokens and floats."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Answers = dict[tuple[str, int], Answer]
 
 
 def engine(threads: int = 2, **settings: Any) -> EngineLoop:
-    """A fresh engine on the demo model."""
+    """Return a new engine on the demo model."""
     config = engine_config(**{"max_model_len": MAX_MODEL_LEN, "max_num_seqs": REQUESTS, **settings})
     return start(replace(config, threads=threads), queued=sys.maxsize, progress=False)
 
 
 def requests(vocab_size: int) -> list[wire.Submit]:
-    """Greedy and seeded ones, with penalties, several outputs and log-probabilities; some begin alike."""
+    """Return greedy and seeded requests, with penalties, several outputs and log-probabilities; some share a prefix."""
     draw = random.Random(0)
     common = [draw.randrange(vocab_size) for _ in range(max(PROMPT_LENGTHS))]
     made = []
@@ -57,7 +57,7 @@ def requests(vocab_size: int) -> list[wire.Submit]:
 
 
 def answers(loop: EngineLoop, submits: list[wire.Submit]) -> Answers:
-    """Everything at once, stepped to the end."""
+    """Compute all requests together and return their answers."""
     for submit in submits:
         loop.take(Received(0, submit))
     found: Answers = {}

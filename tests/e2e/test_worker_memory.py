@@ -24,7 +24,7 @@ def name(dice: random.Random) -> str:
 
 
 def odd(dice: random.Random) -> tuple[str, str, dict[str, Any] | None]:
-    """A request as nobody has made it before: names, texts, fields and grammars of its own."""
+    """Return a request with new names, texts, fields and grammars."""
     chat: dict[str, Any] = {"messages": [{"role": "user", "content": name(dice)}], "max_tokens": 1}
     schema = {"type": "object", "properties": {name(dice): {"type": "integer"}}, "required": []}
     kinds: list[tuple[str, str, dict[str, Any] | None]] = [

@@ -1,4 +1,4 @@
-"""The engine as supervisor.py starts it: a process of its own on the demo model, told by a file and by signals."""
+"""The engine as supervisor.py starts it: a separate process on the demo model, with a file of settings and signals."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ class Process:
             return reader, writer
 
     async def ended(self) -> tuple[int, str]:
-        """Exit status and log."""
+        """Wait for the end; return the exit status and the log."""
         assert self.process.stderr is not None
         log = await asyncio.wait_for(self.process.stderr.read(), START_S)
         return await self.process.wait(), log.decode()
 
     def cpu_s(self) -> float:
-        """CPU time of all its threads so far."""
+        """Return the CPU time of all its threads so far."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime, stime: proc(5)
 

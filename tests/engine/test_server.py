@@ -49,7 +49,7 @@ class HeldExecutor(HistoryExecutor):
 
 @dataclass
 class Running:
-    """A server that runs, and where."""
+    """A running server and its socket."""
 
     path: Path
     executor: HeldExecutor
@@ -58,7 +58,7 @@ class Running:
     workers: list[Worker] = field(default_factory=list)
 
     async def connect(self) -> Worker:
-        """A new connection; it is closed when the test ends."""
+        """Open a connection, which is closed when the test ends."""
         worker = Worker(*await asyncio.open_unix_connection(self.path))
         self.workers.append(worker)
         assert isinstance(await worker.receive(), wire.State)
@@ -93,7 +93,7 @@ class Worker:
         return await self.receive()
 
     async def answer(self, request_id: str) -> list[int]:
-        """All tokens of a request that was accepted or will be."""
+        """Return all tokens of a request that is or will be accepted."""
         tokens: list[int] = []
         while True:
             message = await self.receive()
@@ -135,7 +135,7 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
 
 
 async def idle(worker: Worker) -> wire.State:
-    """The state once nothing runs."""
+    """Return the state once nothing runs."""
     deadline = time.monotonic() + WAIT_S
     while (state := await worker.state()).running or state.waiting:
         assert time.monotonic() < deadline, "something still runs"
@@ -259,7 +259,7 @@ async def test_a_worker_that_does_not_read_is_cut_off_and_its_requests_end(runni
 
 
 async def drained(worker: Worker) -> int:
-    """Bytes that can still be read, until the connection ends."""
+    """Return the bytes that can still be read until the connection ends."""
     count = 0
     with contextlib.suppress(ConnectionError):
         while piece := await worker.reader.read(1 << 16):

@@ -1,4 +1,4 @@
-"""The pages say what the tree has."""
+"""Pages agree with the files and settings that they describe."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ MOST_PYTHON, MOST_CXX = 16, 7
 
 
 def request_path() -> list[list[str]]:
-    """The files of the path, a list a section: worker, engine, native, worker again."""
+    """Return the files of the path, a list for each section: worker, engine, native, worker again."""
     block = (ROOT / "docs/architecture.md").read_text().split("## The path of a request")[1].split("```")[1]
     sections: list[list[str]] = []
     for line in block.strip().splitlines():
@@ -24,7 +24,7 @@ def request_path() -> list[list[str]]:
 
 
 def imported(path: Path) -> set[str]:
-    """The files of the package that a file imports by name."""
+    """Return the files of the package that a file imports by name."""
     found: set[str] = set()
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("forearm"):
@@ -34,7 +34,7 @@ def imported(path: Path) -> set[str]:
 
 
 def included(path: Path, seen: set[str] | None = None) -> set[str]:
-    """The headers of native/ that a file includes, directly or not."""
+    """Return the headers of native/ that a file includes, directly or not."""
     seen = set() if seen is None else seen
     for name in re.findall(r'^#include "([\w/.]+)"', path.read_text(), re.MULTILINE):
         header = ROOT / "native" / name

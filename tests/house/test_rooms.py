@@ -39,7 +39,7 @@ def test_a_folder_is_taken_in_at_a_glance() -> None:
 
 
 def python_types(path: Path) -> Iterator[str]:
-    """Names of the classes and type aliases at a module's top level."""
+    """Yield the names of the classes and type aliases at a module's top level."""
     for node in parsed(path).body:
         if isinstance(node, ast.ClassDef):
             yield node.name
@@ -52,7 +52,7 @@ def python_types(path: Path) -> Iterator[str]:
 
 
 def cxx_types(path: Path) -> Iterator[str]:
-    """Names of the types that a file defines in its namespace; specializations and declarations are left out."""
+    """Yield the names of the types that a file defines in its namespace, without specializations and declarations."""
     text = path.read_text()
     yield from re.findall(r"^(?:struct|class|enum class|union) (\w+)(?: final)? *(?:: [^;]*)?{", text, re.MULTILINE)
     if path.suffix == ".h":  # an alias of a .cpp file is its own short name of a type
@@ -60,7 +60,7 @@ def cxx_types(path: Path) -> Iterator[str]:
 
 
 def shared(types: list[tuple[str, Path]]) -> dict[str, list[str]]:
-    """The files of each name that stands in several."""
+    """Return the files of each name that stands in several."""
     files: dict[str, set[str]] = defaultdict(set)
     for name, path in types:
         files[name].add(at(path))

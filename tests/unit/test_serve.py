@@ -107,7 +107,7 @@ async def test_a_killed_engine_is_started_again(tmp_path: Path) -> None:
 async def test_a_start_for_which_memory_is_short_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The kernel refuses the first fork, as it does where memory or processes are used up."""
+    """The kernel refuses the first fork, as it does when memory or processes are exhausted."""
     real, refusals = asyncio.create_subprocess_exec, [OSError(12, "Cannot allocate memory")]
 
     async def short(*argv: Any, **settings: Any) -> asyncio.subprocess.Process:

@@ -32,7 +32,7 @@ class Output:
 
 
 class Client:
-    """Connection 0 of a loop of its own. `refused` has the last refusal by request."""
+    """A client on connection 0 of a loop of its own. `refused`: the last refusal by request."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ def expected(prompt: list[int], count: int, *, temperature: float = 0.0, seed: i
 
 
 def check_blocks(loop: EngineLoop) -> None:
-    """Nothing leaks, nobody who waits holds a block, and a sequence holds less than one block it does not need."""
+    """Check that no block leaks, no waiting sequence holds one, and each holds less than one block too many."""
     pool = loop.scheduler.blocks
     running = loop.scheduler.running
     held = [block for sequence in running for block in sequence.blocks]

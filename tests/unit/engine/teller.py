@@ -1,4 +1,4 @@
-"""A drafter that knows what HistoryExecutor will say, and is wrong now and then; and one who takes every draft."""
+"""A drafter that knows HistoryExecutor's next tokens and is sometimes wrong; and one that takes every draft."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VOCAB = HistoryExecutor().vocab_size
 
 
 class Teller:
-    """Right with a probability of `rightness`, a function of all tokens before; of constraints it knows nothing."""
+    """A drafter that is right with probability `rightness`, by all tokens before, and ignores constraints."""
 
     round_s = 0.0
     vocab = VOCAB
@@ -43,7 +43,7 @@ class Teller:
 
 
 class Eager(Gain):
-    """Takes every draft there is, whatever it costs."""
+    """Speculation that takes every available draft, whatever it costs."""
 
     def lengths(self, tokens: int, shares: Row[float], available: Row[int], round_s: float) -> list[int]:
         return list(available)

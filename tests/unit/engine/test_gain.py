@@ -1,4 +1,4 @@
-"""Drafts on machines of our own making: what they bring in the long run, whatever the clock makes of single steps."""
+"""The gain of drafts on simulated machines over many steps, for any noise of single measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any mixture of requests gets with drafts what it gets without: constrained, cut, put out, aborted or not."""
+"""Any mixture of requests gets the same tokens with drafts: constrained, cut, preempted, aborted or not."""
 
 from __future__ import annotations
 

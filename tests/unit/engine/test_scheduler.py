@@ -15,7 +15,7 @@ from forearm.wire import SamplingParams, Submit
 
 
 class Line:
-    """A scheduler and those who stand in line for it; a step computes slices and gives each that samples a token."""
+    """A scheduler with its sequences; a step computes slices and gives a token to each slice that samples."""
 
     def __init__(self, step_tokens: int = 8, running: int = 4, blocks: int = 64, **limits: Any) -> None:
         rows = limits.pop("step_rows", running)

@@ -1,4 +1,4 @@
-"""Grammars are checked in a process of their own: what takes long or breaks there holds nobody else up."""
+"""Grammars are checked in a separate process: a slow or crashing one delays no other request."""
 
 from __future__ import annotations
 
