@@ -21,7 +21,7 @@ from forearm.engine.host.placement import Plan
 from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.checkpoint.weights import load_native
 from forearm.model.families.config import WeightFormat
-from forearm.model.quantization.quantization import AT_LOAD, FP8_HEAD_GROUP, INT4_HEAD_GROUP, INT8_DOWN_GROUP, Asked
+from forearm.model.quantization.quantization import AT_LOAD, FP8_HEAD_GROUP, HEAD_GROUP, INT8_GROUP, Asked
 from forearm.plan.cost import FEW_ROWS, LAYER_S, MANY_ROWS, Achieved
 from forearm.plan.shapes import SMALL_SHAPE, write_shape
 from forearm.plan.work import work_of
@@ -61,7 +61,7 @@ def _asked(format: WeightFormat) -> Asked | None:
     if not format.is_quantized:
         return Asked(embeddings="none")
     groups = {name: {one.group} for name, one in AT_LOAD.items()}
-    groups["int8"] |= {INT8_DOWN_GROUP, FP8_HEAD_GROUP, INT4_HEAD_GROUP}
+    groups["int8"] |= {INT8_GROUP, FP8_HEAD_GROUP, HEAD_GROUP}
     alike = (name for name, one in AT_LOAD.items() if one.dtype == format.dtype and format.group in groups[name])
     return next((Asked(name, "none", "float" if format.wide else "auto") for name in alike), None)
 

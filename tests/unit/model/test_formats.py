@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from forearm.model.families.matrices import matrices
 from forearm.model.quantization.quantization import Asked
 
 INT8 = WeightFormat("int8")
+INT8_WIDE = WeightFormat("int8", 128, "float16", wide=True)
 INT4 = WeightFormat("int4", 128, "float16")
 SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2}
 
@@ -48,12 +50,13 @@ def quantized(folder: Path, format: Format, floats: tuple[str, ...] = (), **conf
         (("none",), WeightFormat("bfloat16"), WeightFormat("bfloat16")),
         (("none", "int8"), WeightFormat("bfloat16"), INT8),
         (("int8",), INT8, INT8),
+        (("int8", "auto", "float"), INT8_WIDE, replace(INT8_WIDE, group=64)),
         (("int4",), INT4, WeightFormat("int8", 64, "float16")),
         (("int4-g32",), WeightFormat("int4", 32, "float16"), WeightFormat("int8", 64, "float16")),
         (("int4", "none"), INT4, WeightFormat("bfloat16")),
-        (("int4", "auto", "float"), WeightFormat("int4", 128, "float16", wide=True), WeightFormat("int8", wide=True)),
+        (("int4", "auto", "float"), replace(INT4, wide=True), replace(INT8_WIDE, group=64)),
         (("fp8",), WeightFormat("fp8_e4m3", wide=True), WeightFormat("int8", 32, "float16")),
-        (("fp8", "auto", "float"), WeightFormat("fp8_e4m3", wide=True), WeightFormat("int8", wide=True)),
+        (("fp8", "auto", "float"), WeightFormat("fp8_e4m3", wide=True), replace(INT8_WIDE, group=32)),
     ],
     ids=str,
 )
@@ -68,7 +71,7 @@ def test_what_was_asked_is_what_each_matrix_gets(
         expected |= {f"layers.{i}.down": WeightFormat("int8", 128, "float16") for i in range(2)}
     if layers.dtype == "fp8_e4m3":  # whose three bits of fraction lose least in gate and up
         sensitive = of_layers - {f"layers.{i}.up" for i in range(2)}
-        expected |= {name: WeightFormat("int8", 128, "float16", wide=True) for name in sensitive}
+        expected |= dict.fromkeys(sensitive, INT8_WIDE)
     assert found == expected
 
 

@@ -15,9 +15,9 @@ from forearm.model.quantization.codes import CodedMatrix, common_format, groups_
 from forearm.model.quantization.quantization import (
     FP8_HEAD_GROUP,
     FP8_INT8_ROLES,
+    HEAD_GROUP,
     INT4_END_LAYERS,
-    INT4_HEAD_GROUP,
-    INT8_DOWN_GROUP,
+    INT8_GROUP,
     Asked,
 )
 
@@ -47,7 +47,7 @@ def plan_formats(
         grouped, wide = [spec.name for spec in specs if spec.role in FP8_INT8_ROLES], True
     elif asked.weights != "int8" or asked.wide:
         grouped = []
-    formats |= dict.fromkeys(grouped, WeightFormat("int8", INT8_DOWN_GROUP, "float16", wide=wide))
+    formats |= dict.fromkeys(grouped, WeightFormat("int8", INT8_GROUP, "float16", wide=wide))
     return {spec.name: _in_whole_groups(formats[spec.name], spec.k) for spec in specs}
 
 
@@ -119,9 +119,10 @@ def _format(
             return WeightFormat(weight_dtype)
         if spec.name == "embed_per_layer":
             return WeightFormat("int8", 256, wide=asked.wide)  # so that each layer of E2B and E4B has its own scale
-        if at_load is not None and at_load.dtype != "int8" and not asked.wide:  # models of int8 are rotated
-            return WeightFormat("int8", INT4_HEAD_GROUP if at_load.is_integer else FP8_HEAD_GROUP, "float16")
-        return WeightFormat("int8", wide=asked.wide)
+        if at_load is None or asked.rotated:
+            return WeightFormat("int8", wide=asked.wide)
+        group = HEAD_GROUP if at_load.is_integer else FP8_HEAD_GROUP
+        return WeightFormat("int8", group, "float16", wide=asked.wide)
     if at_load is None or spec.role == "table":
         return WeightFormat(weight_dtype)
     return at_load
