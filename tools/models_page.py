@@ -49,8 +49,8 @@ OTHERS = """
 transformers computes it where torch is installed, with forearm's attention and packed weights
 ([any model](any-model.md)). Of the generating types of transformers 5.23 without a family above, {agree} of {all} give
 the tokens of its `generate`: a tiny random model each, 32 greedy tokens, the prompt in chunks beside a second sequence
-(`python -m tests.model.transformers_types` tries types and writes this table). Of the others this page says what
-stands in the way, or that they have not been tried.
+(`python -m tests.model.transformers_types` tries types and writes this table). The others are refused at start, with
+the reason that stands here.
 
 | Type | Served by | |
 |---|---|---|

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 from tests.model.transformers_types import (
     PROMPT_TOKENS,
     VOCABULARY,
@@ -27,14 +29,15 @@ from forearm import LLM, SamplingParams
 from forearm.errors import ConfigError
 from forearm.model.families.families import FAMILIES, read_config
 from forearm.model.modules import open as modules
+from forearm.model.modules.architecture import REFUSED
 from forearm.model.quantization.quantization import Asked
 
 # Grouped queries; fused transposed matrices and learned positions; windows, softcaps and norms; experts; latent
 # attention, whose keys and values differ in width; a parallel residual; LayerNorm and a partial rotation.
 PAGED = ("llama", "gpt2", "gemma2", "mixtral", "deepseek_v2", "cohere2", "gpt_neox", "phi")
 # Attention with a bias of its own; a state; a state beside attention; an attention class of its own; positions counted
-# by the model.
-OWN_CACHE = ("bloom", "mamba", "lfm2", "falcon", "bart")
+# by the model; no cache at all.
+OWN_CACHE = ("bloom", "mamba", "lfm2", "falcon", "bart", "openai-gpt")
 
 
 # What `python -m tests.model.transformers_types` found, as docs/models.md tells it.
@@ -67,13 +70,51 @@ def test_a_cache_of_transformers_gives_the_tokens_of_generate(model_type: str, t
     assert executor_tokens(executor, prompt_of(2), PROMPT_TOKENS) == wanted
 
 
-@pytest.mark.parametrize("model_type", random.Random(25).sample(AGREE, 3))
+@pytest.mark.parametrize("model_type", random.Random(29).sample(AGREE, 3))
 def test_a_sample_of_the_types_that_the_page_lists_agrees(model_type: str) -> None:
     assert compare(model_type) == TABLE[model_type]
 
 
 def test_the_page_lists_every_generating_type_without_a_native_family() -> None:
     assert set(TABLE) >= set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - set(FAMILIES)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [({"model_type": name}, f"model_type {name} can't be served: {why}") for name, why in REFUSED.items()]
+    + [
+        ({"model_type": "bart"}, "model_type bart can't be served: is_encoder_decoder is true"),
+        ({"model_type": "electra"}, "model_type electra can't be served: is_decoder is false"),
+    ],
+)
+def test_a_type_that_generates_no_text_from_text_is_refused_before_its_weights_are_read(
+    config: dict[str, object], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        modules.open_modules(tmp_path, quantization=Asked())
+
+
+def test_an_encoder_is_refused_for_transformers_and_a_bert_decoder_is_not(tmp_path: Path) -> None:
+    for name, decoder in (("encoder", False), ("decoder", True)):
+        config = tiny_config("bert")
+        config.is_decoder = decoder
+        config.save_pretrained(tmp_path / name)
+
+    with pytest.raises(ConfigError, match=r"--model-impl transformers: .*leave the flag out"):
+        make_executor(tmp_path / "encoder")
+    with pytest.raises(ConfigError, match="transformers can't load it"):  # it has no weights
+        make_executor(tmp_path / "decoder")
+
+
+def test_a_checkpoint_without_a_tensor_is_refused_instead_of_drawn_at_random(tmp_path: Path) -> None:
+    save_tiny("persimmon", tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file({name: one for name, one in tensors.items() if name != "lm_head.weight"}, tmp_path / "model.safetensors")
+
+    with pytest.raises(ConfigError, match=r"it has no lm_head\.weight"):
+        make_executor(tmp_path)
 
 
 def test_linear_layers_are_quantized_while_loading(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def load(
     from forearm.model.modules.loading import load_modules
 
     model = load_modules(checkpoint, native, max(limits.step_tokens, limits.step_rows))
-    forward: Callable[..., None] = CachedForward(native, model, limits.running)
+    forward: Callable[..., None] = CachedForward(native, model, limits.running, checkpoint.recomputes)
     if not checkpoint.own_cache:
         forward = PagedForward(native, checkpoint, model)
     return NativeExecutor(native, checkpoint, forward)

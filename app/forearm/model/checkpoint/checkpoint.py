@@ -51,6 +51,7 @@ class Checkpoint:
     method: the checkpoint's quant_method; empty if its weights are floats.
     rotated: loading rotates the residual stream and values (rotation.py); config then has no tied head.
     own_cache: why transformers' own cache is used, if it computes the model (config.modules); empty: ours is.
+    recomputes: the model has no cache at all, so each token computes its whole text.
     module_bytes: bytes of the tensors that torch keeps then, in float32.
     calibrated: floats are rounded so that a calibration text loses least (calibration.py). Not in models whose layers
         cannot be computed one by one: those with norms on the residual stream, and Gemma 4's.
@@ -66,6 +67,7 @@ class Checkpoint:
     method: str = ""
     rotated: bool = False
     own_cache: str = ""
+    recomputes: bool = False
     module_bytes: int = 0
     calibrated: bool = False
 

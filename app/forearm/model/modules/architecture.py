@@ -17,6 +17,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers import __version__ as transformers_version
@@ -27,6 +28,7 @@ from forearm.model.families.config import Attention, DTypeName, FeedForward, Lay
 from forearm.model.families.families import FAMILIES
 from forearm.model.families.keys import read_json
 from forearm.model.modules.attention import NAME, AttentionCall, NotPlainAttentionError, bind, register
+from forearm.model.modules.forward import CachedForward
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +39,19 @@ _TRIAL_TOKENS = 4
 # Names of the context length; models without positions say none.
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx", "max_sequence_length")
 _MOST_POSITIONS = 1 << 15
+_MASKED = "it generates by a masked token behind the text, which it fills in"
+_SOUND = "it reads or writes sound; forearm serves text alone"
+_DRAFTS = "it drafts tokens of another model, whose keys and values it reads"
+# Types that transformers builds a causal language model of, which does not generate text from text.
+REFUSED = {
+    "xlm": _MASKED, "xlnet": _MASKED,
+    "whisper": _SOUND, "moshi": _SOUND, "musicgen": _SOUND, "musicgen_melody": _SOUND,
+    "moss_transcribe_diarize": _SOUND,
+    "gemma4_assistant": _DRAFTS, "gemma4_unified_assistant": _DRAFTS,
+    "reformer": "it finds keys by random hashes, so the same text gets other tokens each time",
+    "cpmant": "transformers gives other tokens with its cache than without it",
+    "blt": "its bytes form patches of varying length, which transformers' own generate ends with an error",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -44,11 +59,13 @@ class Architecture:
     """A model as transformers builds it.
 
     config: the sizes that the engine and the native module need. own_cache: why transformers' own cache is used, one
-    per sequence; empty: attention is ours. module_bytes: bytes of the tensors that torch keeps.
+    per sequence; empty: attention is ours. recomputes: it has no cache; each token computes its whole text again.
+    module_bytes: bytes of the tensors that torch keeps.
     """
 
     config: ModelConfig
     own_cache: str
+    recomputes: bool
     module_bytes: int
 
 
@@ -68,7 +85,7 @@ def read_architecture(folder: Path) -> Architecture:
     """
     register()
     given = _config(folder)
-    own_cache = ""
+    own_cache, recomputes = "", False
     try:
         model = build(given, own_cache=False)
         trial = _try(model)
@@ -89,7 +106,7 @@ def read_architecture(folder: Path) -> Architecture:
         own_cache = f"its attention is not transformers' interface ({type(problem).__name__})"
     if own_cache:
         model = build(given, own_cache=True)
-        trial = _try_empty(model)
+        trial, recomputes = _try_empty(model)
     text = given.get_text_config()
     stored: DTypeName = next((name for name, one in TORCH_DTYPES.items() if one is given.dtype), "float32")
     packed = {id(module) for module in trial.linears.values()}
@@ -106,7 +123,9 @@ def read_architecture(folder: Path) -> Architecture:
         tied_head=True,  # the head is a module like the others
         **_attention(trial.calls, text),
     )
-    return Architecture(config, own_cache, sum(4 * tensor.numel() for tensor in kept.values()))
+    if recomputes:
+        own_cache = "it keeps no cache, so each token computes its whole text again"
+    return Architecture(config, own_cache, recomputes, sum(4 * tensor.numel() for tensor in kept.values()))
 
 
 def build(given: PretrainedConfig, *, own_cache: bool) -> PreTrainedModel:
@@ -120,8 +139,9 @@ def build(given: PretrainedConfig, *, own_cache: bool) -> PreTrainedModel:
             )  # fmt: skip
             model.train(False)
             return model
-    except ValueError as problem:
-        raise ConfigError(f"model_type {given.model_type}: transformers builds no such model: {problem}") from None
+    except (ValueError, ImportError) as problem:  # the latter: its images or sound need packages
+        said = " ".join(str(problem).split())
+        raise ConfigError(f"model_type {given.model_type}: transformers can't build its model: {said:.300}") from None
 
 
 def linear_weight(module: torch.nn.Module) -> torch.Tensor:
@@ -134,18 +154,29 @@ def linear_weight(module: torch.nn.Module) -> torch.Tensor:
 def _config(folder: Path) -> PretrainedConfig:
     """Return the configuration of a model folder.
 
-    Raises: ConfigError in one line, if transformers has no such model or can't read the file.
+    Raises: ConfigError in one line, if transformers has no such model, can't read the file, or the model generates no
+    text from text.
     """
     keys = read_json(folder / "config.json")
     if keys.text("model_type") not in CONFIG_MAPPING:
         near = difflib.get_close_matches(keys.text("model_type"), [*FAMILIES, *CONFIG_MAPPING], n=1, cutoff=0.5)
         nearest = f" (the nearest name is {near[0]})" if near else ""
         raise keys.wrong("model_type", f"one that forearm or transformers {transformers_version} has{nearest}")
+    if why := REFUSED.get(keys.text("model_type")):
+        raise ConfigError(f"{folder}: model_type {keys.text('model_type')} can't be served: {why}")
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(folder)
     except Exception as problem:  # the configuration classes raise whatever their checks do
         said = " ".join(str(problem).split())
         raise ConfigError(f"{folder}: transformers can't read its config.json: {said:.300}") from None
+    # BERT and its like, which is_decoder and add_cross_attention turn into decoders; GPT-NeoX has a false one, too.
+    two_sided = hasattr(config, "add_cross_attention") and not config.is_decoder
+    if config.is_encoder_decoder:
+        why = "is_encoder_decoder is true: an encoder reads the prompt, and forearm generates with decoders alone"
+    elif two_sided:
+        why = "is_decoder is false: its tokens see those after them, so that it generates no text"
+    if why:
+        raise ConfigError(f"{folder}: model_type {config.model_type} can't be served: {why}")
     return config
 
 
@@ -166,18 +197,28 @@ def _try(model: PreTrainedModel) -> _Trial:
     return _Trial(calls, linears, out.logits.shape[-1])
 
 
-def _try_empty(model: PreTrainedModel) -> _Trial:
-    """Run a model that does not run on the meta device on the CPU, and return its linear layers.
+def _try_empty(model: PreTrainedModel) -> tuple[_Trial, bool]:
+    """Run a model that does not run on the meta device on the CPU; return its linear layers, and whether it must
+    compute each token's whole text, as it has no cache that a further token goes on from.
 
     Its weights are memory that was never written, which Linux maps to one page of zeros: it takes address space alone.
+    Raises: ConfigError if it computes no token after others in either way.
     """
     model.to_empty(device="cpu")
     for values in model.buffers():
         values.zero_()
-    ids = torch.zeros((1, _TRIAL_TOKENS), dtype=torch.long)
-    with _called(model) as linears, torch.inference_mode():
-        out = model(input_ids=ids, use_cache=False)
-    return _Trial([], linears, out.logits.shape[-1])
+    tokens = np.arange(_TRIAL_TOKENS, dtype=np.int32)
+    for recomputes in (False, True):
+        forward = CachedForward(None, model, 1, recomputes)
+        try:
+            with _called(model) as linears, torch.inference_mode():
+                logits = forward.compute(0, tokens, tokens)
+                forward.compute(0, tokens[:1], tokens[-1:] + np.int32(1))
+            return _Trial([], linears, logits.shape[-1]), recomputes
+        except Exception as problem:  # whatever a model's code raises
+            log.debug("the trial on the CPU failed", exc_info=True)
+            said = f"{type(problem).__name__}: {' '.join(str(problem).split()):.200}"
+    raise ConfigError(f"{type(model).__name__} of transformers computes no token after others ({said})")
 
 
 @contextmanager

@@ -77,11 +77,14 @@ class CachedForward:
     """A step in one call of the model for each sequence, with transformers' own caches.
 
     A cache belongs to the sequence's first KV block, which it shares with none. The least recently used caches beyond
-    twice the running sequences are dropped: those of sequences that have ended.
+    twice the running sequences are dropped: those of sequences that have ended. A model that has no cache computes the
+    whole text for each token: its tokens take the cache's place.
     """
 
-    def __init__(self, native: _native.Executor, model: PreTrainedModel, sequences: int) -> None:
-        self._native, self._model = native, model
+    def __init__(
+        self, native: _native.Executor | None, model: PreTrainedModel, sequences: int, recomputes: bool
+    ) -> None:
+        self._native, self._model, self._recomputes = native, model, recomputes
         self._most = 2 * sequences
         self._caches: OrderedDict[int, Any] = OrderedDict()
         self._takes = frozenset(signature(model.forward).parameters)
@@ -94,29 +97,39 @@ class CachedForward:
         found = []
         with torch.inference_mode():
             for first, begin, end in zip(firsts, bounds, bounds[1:], strict=False):
-                logits = self._compute(first, tokens[begin:end], positions[begin:end])
+                logits = self.compute(first, tokens[begin:end], positions[begin:end])
                 rows = logit_rows[(logit_rows >= begin) & (logit_rows < end)] - begin
                 found.append(logits[_int64(rows)])
+        assert self._native is not None
         self._native.take_logits(torch.cat(found).float().contiguous().numpy())
 
-    def _compute(self, first: int, tokens: Int32Array, positions: Int32Array) -> torch.Tensor:
-        """Return the logits of the tokens of one sequence, [tokens, vocab]."""
+    def compute(self, first: int, tokens: Int32Array, positions: Int32Array) -> torch.Tensor:
+        """Return the logits of the next tokens of one sequence, [tokens, vocab]. first: its first KV block.
+
+        Raises: ConfigError if the model gives no cache back.
+        """
+        cache = self._caches.pop(first, None) if positions[0] else None
+        count = len(tokens)
+        if self._recomputes:
+            tokens = tokens if cache is None else np.concatenate([cache, tokens])
+            positions = np.arange(len(tokens), dtype=np.int32)
         given = {
             "input_ids": _int64(tokens)[None],
             "position_ids": _int64(positions)[None],
             "attention_mask": torch.ones((1, int(positions[-1]) + 1), dtype=torch.int64),
-            self._cache_name: self._caches.pop(first, None) if positions[0] else None,
-            "use_cache": True,
+            "use_cache": not self._recomputes,
         }
+        if not self._recomputes:
+            given[self._cache_name] = cache
         out = self._model(**{name: value for name, value in given.items() if name in self._takes})
-        self._caches[first] = getattr(out, self._cache_name, None)
+        self._caches[first] = tokens if self._recomputes else getattr(out, self._cache_name, None)
         if self._caches[first] is None:
             raise ConfigError(
                 f"{type(self._model).__name__} of transformers gives no cache back, so its models can't be served"
             )
         while len(self._caches) > self._most:
             self._caches.popitem(last=False)
-        logits: torch.Tensor = out.logits[0]
+        logits: torch.Tensor = out.logits[0, -count:]
         return logits
 
 

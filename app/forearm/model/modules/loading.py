@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -30,9 +31,16 @@ def load_modules(checkpoint: Checkpoint, native: _native.Executor, step_rows: in
     dtype = TORCH_DTYPES[checkpoint.config.dtype]
     ours = {} if checkpoint.own_cache else {"attn_implementation": NAME}
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(checkpoint.folder, dtype=dtype, **ours)
+        load: Any = AutoModelForCausalLM.from_pretrained
+        model, found = load(checkpoint.folder, dtype=dtype, output_loading_info=True, **ours)
     except (OSError, ValueError, RuntimeError) as problem:
         raise ConfigError(f"{checkpoint.folder}: transformers can't load it: {problem}") from None
+    if missing := sorted(found["missing_keys"]):
+        raise ConfigError(
+            f"{checkpoint.folder}: it has no {missing[0]} and {len(missing) - 1} other tensors of "
+            f"{type(model).__name__}, the generating model that transformers makes of its type"
+        )
+    assert isinstance(model, PreTrainedModel)
     model.train(False)
     modules = dict(model.named_modules())
     for linear in checkpoint.config.linears:
@@ -48,7 +56,7 @@ def load_modules(checkpoint: Checkpoint, native: _native.Executor, step_rows: in
     native.finish_loading()
     for module in model.modules():
         if isinstance(module, torch.nn.Embedding):  # keeps its dtype, as the largest table, and widens rows
-            module.register_forward_hook(lambda _, __, rows: rows.float())
+            module.register_forward_hook(lambda _, __, rows: rows.float() if isinstance(rows, torch.Tensor) else rows)
             continue
         for values in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
             if values.is_floating_point():

@@ -80,5 +80,6 @@ def open_modules(
         sources=(),
         formats=plan_formats(matrices(config), (), weight_dtype, quantization, False),
         own_cache=found.own_cache,
+        recomputes=found.recomputes,
         module_bytes=found.module_bytes,
     )

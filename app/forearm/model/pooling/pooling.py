@@ -149,8 +149,10 @@ def _architecture(keys: Keys) -> str:
 def _is_pooling(keys: Keys, modules: SentenceModules | None, asked: PoolingAsked) -> bool:
     """Return whether the model pools, by vLLM's rule: encoders, classifiers and sentence-transformers do."""
     name = _architecture(keys)
-    # A checkpoint of the whole T5 generates text, unless sentence-transformers' files say that its encoder is meant.
-    encoder = keys.text("model_type") in ENCODERS and not name.endswith(_ENCODER_DECODERS)
+    # A checkpoint of the whole T5 generates text, unless sentence-transformers' files say that its encoder is meant. So
+    # does a BERT whose tokens see those before them alone.
+    generates = name.endswith(_ENCODER_DECODERS) or keys.flag("is_decoder")
+    encoder = keys.text("model_type") in ENCODERS and not generates
     if asked.runner == "generate" and encoder:
         raise ConfigError(
             f"--runner generate: {keys.text('model_type')} is an encoder and generates no text; leave the flag out"
