@@ -152,9 +152,11 @@ def worker_app() -> FastAPI:
     path = Path(api_config_path())
     config = from_json(ApiConfig, path.read_text(encoding="utf-8"))
     try:
-        return create_app(
-            replace(config, run_folder=str(path.parent), metrics_folder=str(path.parent / METRICS_FOLDER))
-        )
+        app = create_app(replace(config, run_folder=str(path.parent), metrics_folder=str(path.parent / METRICS_FOLDER)))
     except ConfigError as error:
         log.error("%s", error)
         raise SystemExit(ConfigError.exit_status) from None
+    if defaults := app.state.services.defaults:
+        shown = ", ".join(f"{name} {value}" for name, value in defaults.items())
+        log.info("default sampling parameters: %s (--generation-config vllm: neutral)", shown)
+    return app

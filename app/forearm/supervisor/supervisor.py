@@ -35,7 +35,6 @@ from forearm.engine.host.instructions import instructions
 from forearm.engine.host.split_engines import EngineShare, allowed, describe, shares
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.hub import find_model, find_tokenizer
-from forearm.model.families.generation import sampling_defaults
 from forearm.supervisor.addresses import answers, api_answers, check_tls, held_address, unprotected
 from forearm.supervisor.run_folder import RunFolder, run_folder
 from forearm.supervisor.watchdog import engine_hangs, is_stopped
@@ -83,10 +82,6 @@ def server(configs: Configs, runtime: RunFolder) -> Coroutine[Any, Any, int]:
     """
     # The download happens here, once, with its progress at the terminal.
     folder = find_model(configs.serve.model, revision=configs.serve.revision, **configs.serve.hub)
-    defaults = sampling_defaults(folder, configs.api.generation_config, configs.api.override_generation_config)
-    if defaults:
-        shown = ", ".join(f"{name} {value}" for name, value in defaults.items())
-        log.info("default sampling parameters: %s (--generation-config vllm: neutral)", shown)
     engines = configs.serve.data_parallel_size
     plan = placement.plan(configs.engine, engines=engines)
     parts = shares(plan, configs.engine, engines)
@@ -229,7 +224,7 @@ async def watch(engines: Sequence[Child], api: Child, configs: Configs, run_path
     loop.add_signal_handler(signal.SIGHUP, read_again, engines, api)
     loop.add_signal_handler(signal.SIGUSR2, change_level, run_path, configs.serve.logging_level, engines, api)
     ready_timeout_s = configs.serve.engine_ready_timeout_s
-    kept = [asyncio.create_task(keep(child, ready_timeout_s)) for child in (*engines, api)]
+    kept = [asyncio.create_task(keep(child, ready_timeout_s)) for child in (api, *engines)]  # the API takes longest
     watching = watch_descriptors("no process can be watched or started again")
     others = [asyncio.create_task(one) for one in (stop.wait(), say_ready(engines, api, configs.api), watching)]
     try:

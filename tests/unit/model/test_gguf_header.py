@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from gguf import GGUFReader, GGUFValueType
 
-from forearm.model.gguf.gguf import read_gguf
+from forearm.model.gguf.gguf import read_gguf, read_gguf_file
 from forearm.model.gguf.gguf_header import gguf_header
 
 KEYS = {
@@ -30,6 +30,9 @@ def test_a_header_is_read_back(tmp_path: Path) -> None:
     ours, theirs = read_gguf(tmp_path / "a.gguf"), GGUFReader(tmp_path / "a.gguf")
 
     assert ours.metadata == KEYS
+    short = read_gguf_file(tmp_path / "a.gguf", texts=False)
+    assert short.metadata == KEYS | {"a.names": []}
+    assert short.tensors == ours.tensors
     assert {name: theirs.fields[name].types[0] for name in TYPES} == TYPES
     assert theirs.fields["a.kinds"].types == [GGUFValueType.ARRAY, GGUFValueType.INT32]
     assert theirs.fields["a.scores"].types == [GGUFValueType.ARRAY, GGUFValueType.FLOAT32]

@@ -14,6 +14,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+gc.disable()  # until when_ready: the imports that follow make 80,000 objects that stay, and nothing to collect
+
 from forearm.api.http.protocol import Protocol
 from forearm.api.worker.worker import FINAL_ANSWERS_S, Worker, hold_signals_while_forking
 from forearm.child_process import die_with
@@ -28,7 +30,6 @@ _config = from_json(ApiConfig, _path.read_text(encoding="utf-8"))
 _metrics = _path.parent / METRICS_FOLDER
 _metrics.mkdir(exist_ok=True)
 set_up(_config, "api")
-gc.disable()  # until when_ready: imports make 80,000 objects that stay, and nothing to collect
 
 wsgi_app = "forearm.api.app:worker_app()"
 worker_class = "forearm.api.worker.worker.Worker"

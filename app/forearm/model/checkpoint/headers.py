@@ -218,7 +218,7 @@ def _fetch_gguf(repository: _Repository, file: RepoFile, path: Path) -> None:
         head += repository.read(file.path, len(head), min(wanted, file.size))
         _write_sparse(path, head, file.size)
         try:
-            begins = [tensor.begin for tensor in read_gguf_file(path).tensors.values()]
+            begins = [tensor.begin for tensor in read_gguf_file(path, texts=False).tensors.values()]
             if min(begins, default=0) <= len(head):
                 return
         except ConfigError:

@@ -58,7 +58,7 @@ def generation_defaults(folder: Path) -> dict[str, float | int]:
     """
     defaults: dict[str, float | int]
     if is_gguf(folder):
-        keys = Keys(read_gguf_file(folder).metadata, str(folder))
+        keys = Keys(read_gguf_file(folder, texts=False).metadata, str(folder))
         defaults = dict(_GGUF_DEFAULTS)
         for name, key in _GGUF_KEYS.items():
             stored = f"general.sampling.{key}"

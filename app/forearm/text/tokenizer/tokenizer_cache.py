@@ -79,7 +79,7 @@ def write_cached_tokenizer(cache: Path, source: Path, parts: TokenizerParts, mos
         cache.mkdir(parents=True, exist_ok=True)
         header_bytes = 0
         if source.is_file():  # metadata has the tokenizer; the tensors' names and data come behind it
-            begins = (tensor.begin for tensor in read_gguf_file(source).tensors.values())
+            begins = (tensor.begin for tensor in read_gguf_file(source, texts=False).tensors.values())
             header_bytes = min(begins, default=source.stat().st_size)
         file = _File(_key(source, header_bytes), header_bytes, hashlib.sha256(content).digest(), content)
         whole = msgspec.msgpack.encode(file)
