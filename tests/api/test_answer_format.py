@@ -103,7 +103,7 @@ def test_a_format_reaches_the_engine_as_its_grammar(
         {"guided_json_object": False, "guided_decoding_backend": "auto"},
     ],
 )
-def test_who_asks_for_no_format_gets_no_grammar(server: Server, fields: dict[str, Any]) -> None:
+def test_a_request_without_a_format_gets_no_grammar(server: Server, fields: dict[str, Any]) -> None:
     assert server.chat(**fields).status_code == 200
 
     assert server.engine.submits[-1].params.grammar is None

@@ -88,7 +88,7 @@ async def test_while_one_engine_is_away_the_other_gets_all(tmp_path: Path) -> No
                 await client.submit([submit("z")])
 
 
-async def test_an_engine_that_dies_before_it_has_taken_a_request_costs_nobody_an_answer(tmp_path: Path) -> None:
+async def test_a_request_goes_to_another_engine_if_its_engine_dies_before_accepting_it(tmp_path: Path) -> None:
     died = 0
 
     async def dies(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

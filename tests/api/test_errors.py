@@ -107,7 +107,7 @@ def test_without_an_engine_requests_are_503_until_it_is_back(start_server: Start
     assert server.chat("x").status_code == 200
 
 
-def test_an_engine_that_dies_gives_a_503_to_who_waits_for_a_whole_answer(start_server: StartServer) -> None:
+def test_an_engine_that_dies_is_a_503_for_requests_without_a_stream(start_server: StartServer) -> None:
     server = start_server()
     server.engine.silent = True
     replies: list[httpx.Response] = []

@@ -156,7 +156,7 @@ def test_paths_that_clients_make_up_are_one_line_of_the_metrics(server: Server) 
     assert 'handler="none"' in text
 
 
-def test_browsers_are_let_in_where_their_origin_is(start_server: StartServer) -> None:
+def test_browsers_are_admitted_from_an_allowed_origin(start_server: StartServer) -> None:
     server = start_server(allowed_origins=("https://here",), api_key=("secret",))
     ask = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
 

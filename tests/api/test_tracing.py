@@ -91,7 +91,7 @@ def test_a_trace_that_is_none_is_left_out(header: str) -> None:
     assert told["gen_ai.usage.prompt_tokens"] == 2
 
 
-def test_a_collector_that_is_away_disturbs_nobody(start_server: StartServer) -> None:
+def test_a_missing_collector_disturbs_no_request(start_server: StartServer) -> None:
     server = start_server(otlp_traces_endpoint="http://127.0.0.1:9/v1/traces", otlp_traces_protocol="http/protobuf")
 
     assert [server.complete("hello", max_tokens=1).status_code for _ in range(3)] == [200] * 3

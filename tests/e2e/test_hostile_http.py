@@ -208,7 +208,7 @@ def test_a_request_has_one_host(served: Served, head: bytes, count: int) -> None
     assert raw(served, b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").startswith(b"HTTP/1.1 200 ")
 
 
-def test_slow_senders_hold_nobody_up(served: Served) -> None:
+def test_slow_senders_delay_no_other_request(served: Served) -> None:
     host, port = served.url.removeprefix("http://").split(":")
     slow = [socket.create_connection((host, int(port))) for _ in range(200)]
     for connection in slow:

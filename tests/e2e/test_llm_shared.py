@@ -269,7 +269,7 @@ async def test_a_request_can_be_aborted_refused_and_left(engine: AsyncLLMEngine)
     assert not engine._open
 
 
-async def test_shutdown_tells_those_who_wait() -> None:
+async def test_shutdown_ends_waiting_requests() -> None:
     engine = AsyncLLMEngine.from_engine_args(AsyncEngineArgs(**SMALL))
     stream = engine.generate("a", ENDLESS)
     await anext(stream)

@@ -12,7 +12,7 @@ import httpx
 from tests.e2e.served import free_port, stop, wait_until
 
 
-def test_a_log_that_nobody_reads_stops_nothing_and_says_what_it_has_dropped(tmp_path: Path) -> None:
+def test_an_unread_log_stops_nothing_and_counts_dropped_lines(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{(port := free_port())}"
     # A line for each request: more than a pipe holds and may wait.
     argv = [sys.executable, "-m", "forearm", "serve", "--host", "127.0.0.1", "--port", str(port)]

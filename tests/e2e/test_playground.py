@@ -72,7 +72,7 @@ def test_an_answer_streams_and_tells_its_tokens_and_speed(page: Page) -> None:
     expect(page.get_by_text("Answer complete")).to_have_count(1)  # for screen readers
 
 
-def test_the_page_of_the_api_asks_nobody_else(browser: Browser, served: Served) -> None:
+def test_the_page_of_the_api_sends_no_request_elsewhere(browser: Browser, served: Served) -> None:
     page, asked = browser.new_page(), list[str]()
     page.on("request", lambda one: asked.append(one.url))
     page.goto(f"{served.url}/docs")

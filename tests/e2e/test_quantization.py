@@ -49,6 +49,6 @@ def test_a_method_that_the_checkpoint_does_not_have_is_refused() -> None:
         answer(quantization="awq")
 
 
-def test_a_quantization_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_quantization_is_refused() -> None:
     with pytest.raises(ConfigError, match="int3: write one of none, int8, int4"):
         answer(quantization="int3")

@@ -73,7 +73,7 @@ def test_with_the_prefix_cache_cold_and_hot(submits: list[wire.Submit], alone: A
     assert loop.meter.prompt_tokens_cached > before  # else the cache was not hot
 
 
-def test_put_out_and_resumed(submits: list[wire.Submit], alone: Answers) -> None:
+def test_preempted_and_resumed(submits: list[wire.Submit], alone: Answers) -> None:
     block_bytes = engine()._stepper.executor.block_bytes  # type: ignore[attr-defined]
     few = blocks_for(MAX_MODEL_LEN)
     loop = engine(kv_cache_memory_bytes=few * block_bytes)

@@ -130,7 +130,7 @@ def test_looked_up_drafts_too(submits: list[wire.Submit], plain: Answers) -> Non
     assert drafts_of(loop)[0] > 100
 
 
-def test_put_out_and_resumed(
+def test_preempted_and_resumed(
     submits: list[wire.Submit], plain: Answers, said: dict[tuple[str, int], list[int]]
 ) -> None:
     block_bytes = engine()._stepper.executor.block_bytes  # type: ignore[attr-defined]
@@ -152,7 +152,7 @@ def test_a_smaller_model_drafts(submits: list[wire.Submit], plain: Answers) -> N
     assert accepted > 0.2 * drafted  # four bits of the same weights
 
 
-def test_a_smaller_model_whose_outputs_are_put_out(submits: list[wire.Submit], plain: Answers) -> None:
+def test_a_smaller_model_whose_outputs_are_preempted(submits: list[wire.Submit], plain: Answers) -> None:
     block_bytes = engine()._stepper.executor.block_bytes  # type: ignore[attr-defined]
     loop = engine(speculative_config=SMALLER, kv_cache_memory_bytes=12 * block_bytes, max_num_batched_tokens=64)
     loop._speculation._gain = Eager()

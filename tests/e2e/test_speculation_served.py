@@ -90,7 +90,7 @@ def test_a_stream_says_the_same_though_its_pieces_are_longer(plain: Served, draf
     wait_until(same_with_drafts)
 
 
-def test_an_answer_tells_what_was_guessed_ahead_for_it(tmp_path: Path) -> None:
+def test_an_answer_reports_its_draft_tokens(tmp_path: Path) -> None:
     """A server of its own: one that has seen drafts lose makes none. Answers together tell what the metrics count."""
     body = {"prompt": PROMPT, "temperature": 0, "max_tokens": 200, "ignore_eos": True}
     telling = ("--speculative-config", NGRAM, "--per-request-spec-decode-metrics", "summary")

@@ -279,7 +279,7 @@ async def test_a_request_for_which_the_inbox_has_no_room_is_not_read(running: Ru
 
 
 @pytest.mark.parametrize("frame", [b"\xff\xff\xff\xff", b"\x03\x00\x00\x00abc"])
-async def test_whoever_speaks_another_protocol_is_cut_off_and_nobody_else(running: Running, frame: bytes) -> None:
+async def test_a_connection_with_another_protocol_is_closed_and_no_other(running: Running, frame: bytes) -> None:
     stranger, worker = await running.connect(), await running.connect()
 
     stranger.writer.write(frame)

@@ -141,7 +141,7 @@ def test_the_context_behind_a_token_does_not_change_it() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", *CODES])
-def test_a_nan_in_a_key_reaches_all_who_see_it_and_nobody_else(dtype: str) -> None:
+def test_a_nan_in_a_key_reaches_the_rows_that_see_it_and_no_others(dtype: str) -> None:
     case = Case(16, keys=60, tokens=60, kv_heads=1, dtype=dtype)
     x = Inputs(case)
     x.k[40, 0, 3] = np.nan

@@ -426,7 +426,7 @@ def test_a_sequence_computed_again_in_other_blocks_gives_the_same_logits(
     executors: Executors, expected: Floats
 ) -> None:
     executor, tokens = executors[2], prompt(1, LENGTH)
-    run_alone(executor, tokens[:700], [700])  # then put out, its blocks given to another
+    run_alone(executor, tokens[:700], [700])  # then preempted, its blocks given to another
     run_alone(executor, prompt(2, 900), [900])
 
     blocks = list(np.random.default_rng(3).permutation(400)[: -(-LENGTH // BLOCK)])

@@ -47,7 +47,9 @@ def test_exit_status_follows_readiness(server: http.server.HTTPServer, capsys: p
     assert "so it is" in capsys.readouterr().err
 
 
-def test_nobody_listens_is_not_ready(server: http.server.HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_without_a_server_is_not_ready(
+    server: http.server.HTTPServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     port = server.server_port
     server.server_close()
     assert main(["health", "--url", f"http://127.0.0.1:{port}"]) == 1

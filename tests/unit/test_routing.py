@@ -56,7 +56,7 @@ def test_a_known_beginning_is_followed_within_the_bound(
 
 
 @given(st.binary(max_size=80))
-def test_routers_that_never_talk_agree_on_what_nobody_knows(prompt: bytes) -> None:
+def test_routers_that_never_talk_agree_on_unknown_prompts(prompt: bytes) -> None:
     load = dict.fromkeys(ENGINES, 1)
 
     one, other = PrefixRouter[str](), PrefixRouter[str]()

@@ -106,7 +106,7 @@ def test_a_refusal_is_in_error_and_what_is_no_json_is_text() -> None:
     assert broken["error"] == "<html>\ufffd"
 
 
-def test_lines_are_put_out_in_the_order_of_the_input(tmp_path: Path) -> None:
+def test_lines_are_written_in_the_order_of_the_input(tmp_path: Path) -> None:
     output = BatchOutput(str(tmp_path / "o.jsonl"), "d", None)
     for number in (2, 0, 3, 1):
         output.put(number, b"%d\n" % number)

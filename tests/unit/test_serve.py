@@ -245,7 +245,7 @@ async def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
     assert time.monotonic() - started < 10
 
 
-async def test_nobody_outlives_a_killed_serve(tmp_path: Path) -> None:
+async def test_no_process_outlives_a_killed_serve(tmp_path: Path) -> None:
     program = f"""
 import asyncio, sys
 sys.path[:0] = {sys.path!r}

@@ -170,7 +170,7 @@ async def test_no_server_is_a_failure_too() -> None:
     assert "[Errno 111]" in (await ask(Http("http://127.0.0.1:9"), CHAT, SAMPLE, "m", len)).error
 
 
-async def test_a_run_has_no_more_at_once_than_allowed_and_tells_who_waited() -> None:
+async def test_a_run_keeps_its_concurrency_limit_and_reports_client_queue_times() -> None:
     ended: list[int] = []
     async with raw_server(*[chunked(*STREAM)] * 6) as raw:
         http = Http(raw.address)

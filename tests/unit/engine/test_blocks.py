@@ -164,7 +164,7 @@ def test_forgotten_blocks_are_free_unless_somebody_uses_them() -> None:
     assert (pool.used, set(again.blocks)) == (3, {0, 1, 2})
 
 
-def test_forgotten_blocks_that_nobody_used_are_free_again() -> None:
+def test_unused_forgotten_blocks_are_free_again() -> None:
     pool = BlockPool(8)
     one = sequence([1] * 70)
     compute(pool, one)
@@ -177,7 +177,7 @@ def test_forgotten_blocks_that_nobody_used_are_free_again() -> None:
     assert list(again.blocks) == list(range(8))
 
 
-def test_discarded_blocks_are_not_found_again_not_even_by_those_who_share_them() -> None:
+def test_discarded_blocks_are_not_found_again_even_if_they_are_shared() -> None:
     pool = BlockPool(8)
     one = sequence([1] * 64)
     compute(pool, one)

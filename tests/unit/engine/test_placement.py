@@ -311,7 +311,7 @@ def test_a_small_container_keeps_room_for_the_http_processes() -> None:
     assert kv_blocks(config, 256, 1 << 20, GIB // 2, small) == 256
 
 
-def test_kv_blocks_nobody_asked_for_do_not_exceed_what_all_sequences_fill() -> None:
+def test_default_kv_blocks_do_not_exceed_what_all_sequences_fill() -> None:
     assert kv_blocks(EngineConfig(max_num_seqs=2), 100, 1 << 20, 0, ROOMY) == 8
 
 

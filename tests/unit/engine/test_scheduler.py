@@ -82,14 +82,14 @@ def test_a_stream_that_came_after_a_long_prompt_still_gets_its_token_every_step(
 
     steps = [line.step() for _ in range(3)]
 
-    assert steps == [{"prompt": 8}, {"prompt": 8}, {"prompt": 8}]  # not let in while the budget is used up
+    assert steps == [{"prompt": 8}, {"prompt": 8}, {"prompt": 8}]  # not admitted while the budget is used up
     line = Line(step_tokens=8, slice_tokens=4)
     line.add("prompt", 40)
     line.add("stream", 1)
     assert [line.step() for _ in range(3)] == [{"prompt": 4, "stream": 1}] * 3
 
 
-def test_who_comes_first_is_let_in_first_and_nobody_overtakes_who_does_not_fit() -> None:
+def test_sequences_are_admitted_in_order_of_arrival_and_none_overtakes_one_that_does_not_fit() -> None:
     line = Line(step_tokens=256, blocks=4)
     line.add("first", 33)
     line.step()
@@ -111,7 +111,7 @@ def test_no_more_run_than_max_num_seqs() -> None:
     assert line.waiting() == ["c"]
 
 
-def test_when_blocks_run_out_who_came_last_waits_again_in_front_with_all_its_tokens_pending() -> None:
+def test_when_blocks_run_out_the_last_sequence_waits_again_in_front_with_all_tokens_pending() -> None:
     line = Line(step_tokens=128, blocks=3)
     line.add("first", 32)
     line.add("second", 32)
@@ -126,7 +126,7 @@ def test_when_blocks_run_out_who_came_last_waits_again_in_front_with_all_its_tok
     assert line.scheduler.preemptions == 1
 
 
-def test_whoever_is_put_out_goes_on_when_there_is_room_again() -> None:
+def test_a_preempted_sequence_resumes_when_there_is_room_again() -> None:
     line = Line(step_tokens=128, blocks=3)
     first = line.add("first", 32)
     line.add("second", 32)
@@ -154,7 +154,7 @@ def test_a_level_of_priority_is_worth_so_much_waiting_and_no_more() -> None:
     assert line.step() == {"patient": 1}
 
 
-def test_a_stream_of_urgent_requests_does_not_starve_who_waits() -> None:
+def test_a_stream_of_urgent_requests_does_not_starve_waiting_ones() -> None:
     line = Line(running=1)
     line.add("patient", 1, now_s=0.0, priority=3)
     ran = []
@@ -179,7 +179,7 @@ def test_no_priority_puts_others_off_for_longer_than_the_bound() -> None:
     assert line.step() == {"patient": 1}
 
 
-def test_blocks_are_taken_from_who_ranks_last_not_from_who_came_last() -> None:
+def test_the_last_in_rank_is_preempted_not_the_last_to_arrive() -> None:
     line = Line(step_tokens=128, blocks=3)
     line.add("patient", 32, now_s=0.0, priority=5)
     line.step()
@@ -192,7 +192,7 @@ def test_blocks_are_taken_from_who_ranks_last_not_from_who_came_last() -> None:
     assert line.waiting() == ["patient"]
 
 
-def test_somebody_urgent_never_puts_out_who_runs_while_blocks_suffice() -> None:
+def test_an_urgent_request_preempts_none_while_blocks_suffice() -> None:
     line = Line(running=1)
     line.add("patient", 1, priority=5)
     line.step()
@@ -237,7 +237,7 @@ def test_prompts_that_begin_alike_and_come_together_compute_the_beginning_once()
     ]
 
 
-def test_who_waits_for_a_block_computes_it_when_the_other_leaves() -> None:
+def test_a_sequence_that_waits_for_a_block_computes_it_when_the_other_leaves() -> None:
     line = Line(step_tokens=32, running=8)
     first = line.add("same", 96)
     line.add("same", 96)

@@ -107,7 +107,7 @@ def test_what_a_wrong_draft_left_is_never_found_in_the_cache() -> None:
         assert client.tokens(name + "2") == expected(prompt, 20)
 
 
-def test_a_nan_after_a_draft_that_was_wrong_harms_nobody() -> None:
+def test_a_nan_after_a_wrong_draft_has_no_effect() -> None:
     right = expected(PROMPT, 20)
     executor = HistoryExecutor()
     executor.nan_after = next(t for t in range(50) if t not in right and t not in PROMPT and t - 1 in right)
@@ -132,7 +132,7 @@ def test_tokens_before_a_nan_are_told_before_the_refusal() -> None:
     assert "have a NaN" in client.refused["a"].message
 
 
-def test_drafts_put_nobody_out() -> None:
+def test_drafts_preempt_no_sequence() -> None:
     client = Client(HistoryExecutor(blocks=8, max_model_len=96), WIDE, speculation=told(1.0, tokens=30))
     for name in "abcd":
         client.submit(name, [ord(name) % 7] * 30, temperature=0, max_tokens=20)
@@ -214,7 +214,7 @@ def test_times_lie_on_lines_between_those_measured_and_never_fall() -> None:
     assert found.tolist() == pytest.approx([1.0, 1.45, 1.9, 1.9])
 
 
-def test_one_step_that_was_held_up_does_not_count_for_more_than_twice_the_usual() -> None:
+def test_a_delayed_step_counts_for_at_most_twice_the_usual_time() -> None:
     times = StepTimes()
     times.observe(1, 1.0)
     times.observe(1, 100.0)

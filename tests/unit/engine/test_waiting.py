@@ -134,7 +134,7 @@ def test_priority_goes_before_shares_and_waiting_before_priority() -> None:
     assert one_by_one(line, 5) == ["urgent 0", "urgent 1", "urgent 2", "patient", "late"]
 
 
-def test_who_has_all_places_gives_one_to_a_client_that_has_none_and_goes_on_where_it_was() -> None:
+def test_a_client_with_all_places_gives_one_to_a_client_without_and_resumes_where_it_was() -> None:
     client = Client(limits=StepLimits(64, 4, 4))
     prompts = [[number] * 40 for number in range(9)]
     for number, prompt in enumerate(prompts[:8]):

@@ -362,7 +362,7 @@ def test_what_can_not_be_computed_is_refused_by_name(
     assert "config.json" in str(caught.value)
 
 
-def test_a_key_nobody_knows_is_named_in_one_log_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unknown_key_is_named_in_one_log_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     read(tmp_path, "Llama-2-7b-chat-hf", wobble=3)
 
     assert [r.getMessage().split(": ", 1)[1] for r in caplog.records if r.name.startswith("forearm")] == [

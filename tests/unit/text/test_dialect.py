@@ -115,7 +115,7 @@ def test_names_go_before_what_the_template_tells() -> None:
 
 
 @pytest.mark.parametrize("family", EXCERPTS)
-def test_reasoning_stays_text_where_nobody_asks_for_a_format(family: str) -> None:
+def test_reasoning_stays_text_without_a_parser_flag(family: str) -> None:
     dialect = find_dialect(EXCERPTS[family])
 
     assert dialect.calls == tool_parsers.FORMATS.get(TOLD[family][0])

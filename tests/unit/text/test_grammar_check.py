@@ -53,7 +53,7 @@ def ended(answer: Future[str]) -> Any:
     return answer.exception(COMPILE_S + 20)
 
 
-def test_what_never_ends_is_refused_at_the_limit_and_holds_nobody_up(check: GrammarCheck) -> None:
+def test_an_endless_grammar_is_refused_at_the_limit_and_delays_no_other(check: GrammarCheck) -> None:
     begun_s = time.monotonic()
     bombs = [check.start(endless(number)) for number in range(4)]
     time.sleep(2 * SLOW_S)

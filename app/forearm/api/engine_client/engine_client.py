@@ -124,9 +124,9 @@ class EngineClient:
     async def start(self) -> None:
         """Connect to every engine that listens; the others are tried again and again from then on.
 
-        A worker that took requests before its first engine has told its state would refuse them, beside workers that
-        answer. An engine that listens and says nothing holds it up for five seconds; one was too short on a machine
-        that had three times as much to do.
+        A worker that accepted requests before its first engine has sent its state would refuse them, while other
+        workers answer. An engine that listens and sends nothing delays the start by five seconds; one second was too
+        short on an overloaded machine (three times the work that it can do).
         """
         for connection in self.connections:
             connection.start()
