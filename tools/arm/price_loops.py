@@ -37,12 +37,16 @@ DISPATCH = {"n1": 4, "v1": 8, "v2": 8}
 # Multiply instructions that start each cycle, on q and on z registers (which V1 has two pipes for, 256 bits wide).
 RATE = {"n1": {"v": 2, "z": 0}, "v1": {"v": 4, "z": 2}, "v2": {"v": 4, "z": 4}}
 BRANCH = re.compile(r"^(b|b\.\w+|cbn?z|tbn?z)\s+.*?0x([0-9a-f]+)")
+CALL = re.compile(r"^blr?\s")
 STACK_MOVE = re.compile(r"^(ldr|str|ldur|stur|ldp|stp)\s+[qz]\d+.*\[sp")
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A line of loop_limits.txt: a tile's function, its multiply instruction, and the least share for each compiler."""
+    """A line of loop_limits.txt: a tile's function, its multiply instruction, and the least share for each compiler.
+
+    function: a part of its C++ name, or several ("a or b") where compilers inline differently; the longest is priced.
+    """
 
     tier: str
     tile: str
@@ -141,9 +145,10 @@ def multiplies(body: list[str], mac: str) -> int:
 
 
 def hot_loop(function: list[Instruction], mac: str, nested: bool) -> Loop | None:
-    """Return the innermost loop with the most `mac` instructions; None if there is none.
+    """Return the innermost loop with the most `mac` instructions, of several the shortest; None if there is none.
 
-    nested: return the smallest loop around it instead.
+    Loops with calls do not count: they treat the columns after the last whole vector. nested: return the smallest loop
+    around it instead.
     """
     spans = set()
     for one in function:
@@ -151,10 +156,11 @@ def hot_loop(function: list[Instruction], mac: str, nested: bool) -> Loop | None
         if branch and function[0].address <= int(branch.group(2), 16) <= one.address:
             spans.add((int(branch.group(2), 16), one.address))
     innermost = [s for s in spans if not any(o != s and s[0] <= o[0] and o[1] <= s[1] for o in spans)]
-    counts = {span: multiplies(between(function, *span), mac) for span in innermost}
+    bodies = {span: between(function, *span) for span in innermost}
+    counts = {span: multiplies(body, mac) for span, body in bodies.items() if not any(map(CALL.match, body))}
     if not counts or not max(counts.values()):
         return None
-    hot = max(counts, key=lambda span: counts[span])
+    hot = max(counts, key=lambda span: (counts[span], span[0] - span[1]))
     inner = between(function, *hot)
     if not nested:
         return Loop(inner, inner, [], [])
@@ -199,7 +205,7 @@ def price(limit: Limit, loop: Loop, core: str, dispatch: int) -> tuple[float, fl
 
 
 def hot_loop_of(functions: dict[str, list[Instruction]], limit: Limit) -> Loop | None:
-    fitting = [code for name, code in functions.items() if limit.function in name]
+    fitting = [code for name, code in functions.items() if any(one in name for one in limit.function.split(" or "))]
     return hot_loop(max(fitting, key=len), limit.mac, nested=bool(limit.group)) if fitting else None
 
 
