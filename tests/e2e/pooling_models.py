@@ -10,8 +10,9 @@ import pytest
 import tokenizers
 import torch
 import transformers
-from tokenizers.models import WordPiece
-from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.models import Unigram, WordPiece
+from tokenizers.normalizers import Replace, Sequence, Strip
+from tokenizers.pre_tokenizers import Metaspace, Whitespace
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -36,6 +37,22 @@ def write_tokenizer(folder: Path) -> None:
     tokenizer.pre_tokenizer = Whitespace()
     tokenizer.post_processor = TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
+    )
+    fast.save_pretrained(folder)
+
+
+def write_deberta_tokenizer(folder: Path) -> None:
+    """A Unigram model with "▁" for spaces and the special tokens at the places that DeBERTa v3's tokenizer.json has."""
+    words = ["▁what", "▁is", "▁a", "▁cat", "▁an", "▁animal", "▁trains", "▁go", "▁fast", "▁no", "▁", *_LETTERS]
+    pieces = [(word, 0.0) for word in ("[PAD]", "[CLS]", "[SEP]", "[UNK]")] + [(word, -4.0) for word in words]
+    tokenizer = tokenizers.Tokenizer(Unigram(pieces, unk_id=3))
+    tokenizer.normalizer = Sequence([Strip(), Replace(tokenizers.Regex(" {2,}"), " ")])
+    tokenizer.pre_tokenizer = Metaspace()
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
     )
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"

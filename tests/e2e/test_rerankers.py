@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.e2e.pooling_models import write_model, write_tokenizer
+from tests.e2e.pooling_models import write_deberta_tokenizer, write_model, write_tokenizer
 from tests.e2e.served import Served, serve
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -131,6 +131,23 @@ def test_a_classifier_names_the_likeliest_label(tmp_path: Path) -> None:
         assert item["num_classes"] == 3
     assert scored.status_code == 400
     assert "3 labels" in scored.json()["error"]["message"]
+
+
+def test_a_deberta_reads_pairs_by_a_sentencepiece_tokenizer(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shape = {"relative_attention": True, "share_att_key": True, "norm_rel_ebd": "layer_norm", "position_buckets": 16}
+    sides = {"pos_att_type": ["p2c", "c2p"], "position_biased_input": False, "type_vocab_size": 0}
+    model = write_model(folder, "DebertaV2ForSequenceClassification", "DebertaV2Config", num_labels=1, **shape, **sides)
+    write_deberta_tokenizer(folder)
+    wanted = [sigmoid(float(logits(model, folder, QUERY, document)[0])) for document in DOCUMENTS]
+    pieces = PreTrainedTokenizerFast.from_pretrained(folder)(QUERY, "cats")["input_ids"]
+
+    with serve(tmp_path, str(folder)) as served:
+        scored = served.http.post("/score", json={"text_1": QUERY, "text_2": DOCUMENTS}).json()
+        one = served.http.post("/score", json={"text_1": QUERY, "text_2": "cats"}).json()
+
+    assert [item["score"] for item in scored["data"]] == pytest.approx(wanted, abs=1e-5)
+    assert one["usage"]["prompt_tokens"] == len(pieces) == 9, "▁what ▁is ▁a ▁cat, and ▁cat s behind it"
 
 
 def test_llm_classifies_and_scores_as_transformers_does(tmp_path: Path) -> None:
