@@ -147,8 +147,9 @@ class Executor:
     ) -> None:
         """Pack rows that are already quantized, bit for bit.
 
-        codes: [rows, k], int8 (int4: -8 .. 7), or the bytes of fp8 as uint8. scales, zeros, offsets: [rows, groups],
-        groups = ceil(k / group); scales must be representable in the format's scale_dtype.
+        codes: [rows, k], int8 (int4: -8 .. 7; fp4_e2m1: twice its numbers), or the bytes of fp8 as uint8.
+        scales, zeros, offsets: [rows, groups], groups = ceil(k / group); scales must be representable in the format's
+        scale_dtype.
         order: int32 [k], code column k multiplies activation order[k]; the same for all parts of a packed matrix, of
         experts for the rows of one of them.
         Raises: ValueError if there is no such matrix, its format has no codes, or shapes or values are not its.

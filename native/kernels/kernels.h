@@ -12,9 +12,11 @@
 namespace forearm {
 
 // f32, f16 and bf16 are numbers. The others are quantized: a value is a code times a scale (PackedWeights, KvCache).
-// The integers are signed, fp8 is OCP's E4M3 (without infinities) and E5M2. int4 is a dtype of weights only. So is
-// f16_scaled: f16 with a power of two as the scale of each row, which a tier multiplies in 16 bits
-// (Kernels::scales_halves).
+// The integers are signed, fp8 is OCP's E4M3 (without infinities) and E5M2. int4 and fp4 are dtypes of weights only. So
+// is f16_scaled: f16 with a power of two as the scale of each row, which a tier multiplies in 16 bits
+// (Kernels::scales_halves). Twice a number of OCP's E2M1 is a small integer, so fp4_e2m1 has integers as codes
+// (nibble_code) and is multiplied as they are. e8m0 is a dtype of scales only, powers of two.
+// Source of E2M1 and E8M0: OCP, "Microscaling Formats (MX) Specification" 1.0, sections 5 and 6.
 enum class DType : int32_t {
   f32 = 0,
   f16 = 1,
@@ -23,10 +25,12 @@ enum class DType : int32_t {
   int4 = 4,
   fp8_e4m3 = 5,
   fp8_e5m2 = 6,
-  f16_scaled = 7
+  f16_scaled = 7,
+  fp4_e2m1 = 8,
+  e8m0 = 9
 };
 constexpr int kFloatDTypes = 3;
-constexpr int kDTypes = 8;
+constexpr int kDTypes = 10;
 
 // What the code that packs, checks and dispatches has to know of a number format. A new one is a row here, its loops in
 // ops/ and simd/, and its packer (pack_quantized.cpp).
@@ -35,7 +39,7 @@ constexpr int kDTypes = 8;
 //   bits       of a value in memory; codes of 4 bits stand in pairs in a byte (Layout)
 //   largest    the magnitude that rounding scales a group's largest value to; 0: codes are not scaled so
 //   in_cache   whether a KV cache may hold it
-enum class NumberKind : int32_t { floating, integer, fp8, scaled_halves };
+enum class NumberKind : int32_t { floating, integer, fp8, scaled_halves, scale };
 struct NumberFormat {
   DType dtype;
   const char* name;
@@ -44,15 +48,16 @@ struct NumberFormat {
   float largest;
   bool in_cache;
 };
-constexpr NumberFormat kNumberFormats[kDTypes] = {
-    {DType::f32, "float32", NumberKind::floating, 32, 0, true},
-    {DType::f16, "float16", NumberKind::floating, 16, 0, true},
-    {DType::bf16, "bfloat16", NumberKind::floating, 16, 0, true},
-    {DType::int8, "int8", NumberKind::integer, 8, 127, true},
-    {DType::int4, "int4", NumberKind::integer, 4, 8, false},
-    {DType::fp8_e4m3, "fp8_e4m3", NumberKind::fp8, 8, 448, true},
-    {DType::fp8_e5m2, "fp8_e5m2", NumberKind::fp8, 8, 57344, true},
-    {DType::f16_scaled, nullptr, NumberKind::scaled_halves, 16, 0, false}};
+constexpr NumberFormat kNumberFormats[kDTypes] = {{DType::f32, "float32", NumberKind::floating, 32, 0, true},
+                                                  {DType::f16, "float16", NumberKind::floating, 16, 0, true},
+                                                  {DType::bf16, "bfloat16", NumberKind::floating, 16, 0, true},
+                                                  {DType::int8, "int8", NumberKind::integer, 8, 127, true},
+                                                  {DType::int4, "int4", NumberKind::integer, 4, 8, false},
+                                                  {DType::fp8_e4m3, "fp8_e4m3", NumberKind::fp8, 8, 448, true},
+                                                  {DType::fp8_e5m2, "fp8_e5m2", NumberKind::fp8, 8, 57344, true},
+                                                  {DType::f16_scaled, nullptr, NumberKind::scaled_halves, 16, 0, false},
+                                                  {DType::fp4_e2m1, "fp4_e2m1", NumberKind::integer, 4, 0, false},
+                                                  {DType::e8m0, "e8m0", NumberKind::scale, 8, 0, false}};
 
 constexpr NumberFormat number_format(DType d) { return kNumberFormats[static_cast<int>(d)]; }
 constexpr bool is_float(DType d) { return number_format(d).kind == NumberKind::floating; }
@@ -61,6 +66,13 @@ constexpr bool is_fp8(DType d) { return number_format(d).kind == NumberKind::fp8
 constexpr int64_t dtype_bits(DType d) { return number_format(d).bits; }
 constexpr int64_t dtype_bytes(DType d) { return dtype_bits(d) / 8; }  // undefined where two codes share a byte
 constexpr bool has_nibbles(DType d) { return dtype_bits(d) == 4; }
+constexpr bool holds_scales(DType d) { return is_float(d) || number_format(d).kind == NumberKind::scale; }
+
+// The code that the four bits of int4 or fp4_e2m1 stand for: a signed integer, or twice a number of E2M1.
+constexpr int8_t kE2m1Codes[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+constexpr int8_t nibble_code(DType dtype, int nibble) {
+  return dtype == DType::fp4_e2m1 ? kE2m1Codes[nibble] : static_cast<int8_t>(nibble < 8 ? nibble : nibble - 16);
+}
 
 constexpr int64_t kPanel = 16;         // output columns of a packed panel
 constexpr int64_t kBlockTokens = 32;   // tokens of a KV block
@@ -109,10 +121,10 @@ constexpr int64_t kScaledBlock = 32;
 // How a tier packs matrices of one dtype, and the form of the operand that multiplies them.
 //   W [n, k] is stored as  B[ceil(n / 16)][ceil(k / quantum)][16][quantum],  zeros beyond n and k.
 // The quantum is 1 for f32; for 16-bit types 2 (4 bytes) where k is widened or multiplied pairwise, 4 (8 bytes) where
-// MMLA reads it; for int8 4 or 8 (SMMLA). int4 stores two chunks of k in a byte: B[ceil(n / 16)][ceil(k / (2
+// MMLA reads it; for int8 4 or 8 (SMMLA). int4 and fp4 store two chunks of k in a byte: B[ceil(n / 16)][ceil(k / (2
 // quantum))][16] [quantum], k chunk 2i in the low and 2i + 1 in the high nibbles, quantum as int8's. A stored code is
 // code + bias, as an unsigned number where bias is not 0 (VPDPBUSD multiplies unsigned by signed): zeros beyond n and k
-// are `bias` then.
+// are `bias` then. fp4 stores E2M1's bits, without bias.
 struct Layout {
   int32_t quantum;
   Form form;
@@ -131,7 +143,8 @@ constexpr int64_t packed_bytes(DType dtype, int64_t n, int64_t k, int64_t quantu
 // without them the matrix is symmetric. fp8 has neither.
 //
 // The operand's form decides how it is multiplied:
-//   i8 forms (int8, int4; a.group == group): for each group, ascending: i = sum of a_code * w_code, exact in int32;
+//   i8 forms (int8, int4, fp4; a.group == group): for each group, ascending: i = sum of a_code * w_code, exact in
+//   int32;
 //     acc = fma(float(i) * a_scale, s, acc);  where there is a zero or an offset o (o = -s * zero, float32):
 //     acc = fma(float(a_sum) * a_scale, o, acc).  acc starts at 0.
 //   f16_scaled (of f16_scaled, without zeros and offsets, group >= k): every operation rounds to nearest even, those of
@@ -150,7 +163,7 @@ struct PackedWeights {
   int64_t n, k;  // unpadded
   int64_t group = 0;
   const void* scales = nullptr;
-  DType scale_dtype = DType::f32;  // f32, f16 or bf16
+  DType scale_dtype = DType::f32;  // f32, f16, bf16 or e8m0: 2^(byte - 128), half of OCP's, as fp4's codes are twice
   const int8_t* zeros = nullptr;
   const float* offsets = nullptr;
 };

@@ -11,7 +11,8 @@ struct PanelMap {
   int64_t offset = 0;
 };
 
-// A packed matrix in a layout (Layout): B[panels][ceil(k / quantum)][16][quantum] of dtype, int4 two chunks to a byte.
+// A packed matrix in a layout (Layout): B[panels][ceil(k / quantum)][16][quantum] of dtype, int4 and fp4 two chunks to
+// a byte.
 struct PackedMatrix {
   void* data;
   DType dtype;
@@ -29,7 +30,8 @@ void pack_rows(const void* src, DType src_dtype, int64_t rows, const PackedMatri
 // Rows [row0, row0 + rows) of a packed matrix as float out [rows, k].
 void unpack_rows(const PackedMatrix& from, int64_t row0, int64_t rows, float* out, PanelMap map = {});
 
-// The same for codes, bit for bit: [rows, k] signed (int4: -8 .. 7), or the bytes of fp8. Padding is code 0.
+// The same for codes, bit for bit: [rows, k] signed (int4: -8 .. 7; fp4: those of kE2m1Codes, of which -0 becomes 0),
+// or the bytes of fp8. Padding is code 0.
 void pack_codes(const int8_t* codes, int64_t rows, const PackedMatrix& to, int64_t row0, PanelMap map = {});
 void unpack_codes(const PackedMatrix& from, int64_t row0, int64_t rows, int8_t* out, PanelMap map = {});
 
@@ -42,7 +44,8 @@ void unpack_scaled(const PackedMatrix& from, const float* scales, int64_t row0, 
                    PanelMap map = {});
 
 // Packs values of each row and group, [rows, groups], by panel: [panels][groups][16]. Scales and offsets as `dtype`
-// (f32, f16, bf16), rounded to nearest even; zeros as they are. Rows beyond the last of its panel become zero.
+// (f32, f16, bf16), rounded to nearest even, or (e8m0) to a power of two; zeros as they are. Rows beyond the last of
+// its panel become zero.
 void pack_scales(const float* scales, int64_t rows, int64_t groups, DType dtype, void* to, int64_t row0,
                  PanelMap map = {});
 void unpack_scales(const void* from, DType dtype, int64_t groups, int64_t row0, int64_t rows, float* out,
@@ -55,6 +58,10 @@ inline int64_t scales_count(int64_t n, int64_t groups) { return packed_elements(
 // largest number and NaN stays NaN.
 float widen_fp8(uint8_t value, DType dtype);
 uint8_t narrow_fp8(float value, DType dtype);
+
+// A power of two from 2^-128 to 2^127 as a byte of e8m0, and back; what is none becomes one near it.
+float widen_e8m0(uint8_t value);
+uint8_t narrow_e8m0(float value);
 
 // One value of a 16-bit type as a float (exact), and back (to nearest even; NaN stays NaN).
 float widen(uint16_t value, DType dtype);

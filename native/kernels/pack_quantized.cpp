@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "kernels/pack.h"
 
@@ -103,15 +104,29 @@ void unpack_groups(int64_t groups, int64_t row0, int64_t rows, PanelMap map, Get
 
 }  // namespace
 
+// E2M1's bits of a code: 0 to 4, 6, 8 and 12 are its magnitudes, the sign stands above them. Without branches or a
+// table, so that compilers vectorize it.
+constexpr int8_t e2m1_bits(int8_t code) {
+  const int magnitude = code < 0 ? -code : code;
+  const int bits = magnitude <= 4 ? magnitude : magnitude <= 8 ? 2 + magnitude / 2 : 7;
+  return static_cast<int8_t>(code < 0 ? bits | 8 : bits);
+}
+
 constexpr int64_t kStripSteps = 64;  // of all lanes at once: 4 KiB of a panel with a quantum of 4, 8 with one of 8
 
 void pack_codes(const int8_t* codes, int64_t rows, const PackedMatrix& to, int64_t row0, PanelMap map) {
   const int64_t steps = steps_of(to);
+  std::vector<int8_t> bits(static_cast<size_t>(to.dtype == DType::fp4_e2m1 ? kPanel * to.k : 0));
   for_panels(row0, rows, map, [&](int64_t panel, int64_t lane, int64_t count, int64_t first) {
     auto* start = static_cast<uint8_t*>(to.data) + panel * panel_bytes(to);
+    const int8_t* given = codes + first * to.k;
+    if (!bits.empty()) {
+      std::transform(given, given + count * to.k, bits.begin(), e2m1_bits);
+      given = bits.data();
+    }
     for (int64_t s = 0; s < steps; s += kStripSteps) {
       for (int64_t i = lane; i < kPanel; ++i) {
-        const int8_t* row = i < lane + count ? codes + (first + i - lane) * to.k : nullptr;
+        const int8_t* row = i < lane + count ? given + (i - lane) * to.k : nullptr;
         pack_lane(row, to, Steps{s, std::min(s + kStripSteps, steps)}, start + i * to.quantum);
       }
     }
@@ -131,7 +146,7 @@ void unpack_codes(const PackedMatrix& from, int64_t row0, int64_t rows, int8_t* 
       } else if (from.bias != 0) {
         *out = static_cast<int8_t>((chunk % 2 ? byte >> 4 : byte & 15) - from.bias);
       } else {
-        *out = static_cast<int8_t>(static_cast<int8_t>(chunk % 2 ? byte & 0xf0 : byte << 4) >> 4);
+        *out = nibble_code(from.dtype, chunk % 2 ? byte >> 4 : byte & 15);
       }
     }
   }
@@ -141,6 +156,8 @@ void pack_scales(const float* scales, int64_t rows, int64_t groups, DType dtype,
   pack_groups(scales, rows, groups, row0, map, [&](int64_t at, float scale) {
     if (dtype == DType::f32) {
       static_cast<float*>(to)[at] = scale;
+    } else if (dtype == DType::e8m0) {
+      static_cast<uint8_t*>(to)[at] = narrow_e8m0(scale);
     } else {
       static_cast<uint16_t*>(to)[at] = narrow(scale, dtype);
     }
@@ -150,8 +167,9 @@ void pack_scales(const float* scales, int64_t rows, int64_t groups, DType dtype,
 void unpack_scales(const void* from, DType dtype, int64_t groups, int64_t row0, int64_t rows, float* out,
                    PanelMap map) {
   unpack_groups(groups, row0, rows, map, [&](int64_t to, int64_t at) {
-    out[to] = dtype == DType::f32 ? static_cast<const float*>(from)[at]
-                                  : widen(static_cast<const uint16_t*>(from)[at], dtype);
+    out[to] = dtype == DType::f32    ? static_cast<const float*>(from)[at]
+              : dtype == DType::e8m0 ? widen_e8m0(static_cast<const uint8_t*>(from)[at])
+                                     : widen(static_cast<const uint16_t*>(from)[at], dtype);
   });
 }
 
@@ -161,6 +179,13 @@ void pack_zeros(const int8_t* zeros, int64_t rows, int64_t groups, int8_t* to, i
 
 void unpack_zeros(const int8_t* from, int64_t groups, int64_t row0, int64_t rows, int8_t* out, PanelMap map) {
   unpack_groups(groups, row0, rows, map, [&](int64_t to, int64_t at) { out[to] = from[at]; });
+}
+
+float widen_e8m0(uint8_t value) { return std::ldexp(1.0f, value - 128); }
+
+uint8_t narrow_e8m0(float value) {
+  if (!(value > 0.0f)) return 0;
+  return static_cast<uint8_t>(std::isinf(value) ? 255 : std::max(std::ilogb(value) + 128, 0));
 }
 
 // e5m2 is the upper half of an f16; e4m3 has three bits of fraction, exponents from -6 on, and no infinity.

@@ -194,9 +194,10 @@ struct TestMatrix {
     std::vector<int8_t> codes;
     const bool fp8 = is_fp8(dtype);
     for (const float value : values)
-      codes.push_back(static_cast<int8_t>(fp8                  ? narrow_fp8(value, dtype)
-                                          : has_nibbles(dtype) ? floorf(value * 8)
-                                                               : floorf(value * 128)));
+      codes.push_back(static_cast<int8_t>(fp8 ? narrow_fp8(value, dtype)
+                                          : has_nibbles(dtype)
+                                              ? nibble_code(dtype, static_cast<int>(floorf(value * 8)) & 15)
+                                              : floorf(value * 128)));
     pack_codes(codes.data(), n, to, 0);
     Floats steps = numbers(n * groups, 14);
     for (float& step : steps) step *= fp8 ? 1.0f : has_nibbles(dtype) ? 0x1p-3f : 0x1p-7f;  // weights in (-1, 1)
@@ -244,17 +245,18 @@ Floats multiplied(const Kernels& k, DType dtype, Form form, const Product& p) {
 Product product(int variant) { return {static_cast<Epilogue>(variant % 5), variant < 5 ? 1 : 13}; }
 
 // Products in each dtype's own form, and weight-only quantization.
-constexpr DType kWide[] = {DType::int8, DType::int4, DType::fp8_e4m3, DType::fp8_e5m2};
+constexpr DType kOwn[] = {DType::f32, DType::f16, DType::bf16, DType::int8, DType::int4, DType::fp4_e2m1};
+constexpr DType kWide[] = {DType::int8, DType::int4, DType::fp4_e2m1, DType::fp8_e4m3, DType::fp8_e5m2};
 Floats own_product(const Kernels& k, int variant) {
-  const auto dtype = static_cast<DType>(variant / kProducts);
-  return multiplied(k, dtype, k.layout[variant / kProducts].form, product(variant % kProducts));
+  const DType dtype = kOwn[variant / kProducts];
+  return multiplied(k, dtype, k.layout[at(dtype)].form, product(variant % kProducts));
 }
 Floats wide_product(const Kernels& k, int variant) {
   return multiplied(k, kWide[variant / kProducts], k.layout[at(k.wide)].form, product(variant % kProducts));
 }
 
 // Whole steps of AMX tiles, and more rows than two tiles have.
-constexpr DType kStepped[] = {DType::bf16, DType::int8, DType::int4};
+constexpr DType kStepped[] = {DType::bf16, DType::int8, DType::int4, DType::fp4_e2m1};
 Floats long_product(const Kernels& k, int variant) {
   const DType dtype = kStepped[variant];
   return multiplied(k, dtype, k.layout[at(dtype)].form, {Epilogue::store, 37, 128, 64});
@@ -334,7 +336,7 @@ Floats of_a_row(const Kernels& k, int variant) {
 // (kernel_check_attention.cpp).
 float exactly(const Kernels&, int) { return 0; }
 float of_own(const Kernels& k, int variant) {
-  const Form form = k.layout[variant / kProducts].form;
+  const Form form = k.layout[at(kOwn[variant / kProducts])].form;
   return form == Form::f32_rows || is_quantized(form) ? 0 : 0x1p-11f;
 }
 float of_long(const Kernels& k, int variant) {
@@ -365,11 +367,11 @@ constexpr Case kCases[] = {
     {"mamba2", moved, 1, exactly, false},
     {"gated_norm", gated, 8, exactly, false},
     {"delta_rule", delta_ruled, 1, exactly, false},
-    {"embed", embedded, kDTypes, exactly, false},
-    {"gemm", own_product, 5 * kProducts, of_own, false},  // f32, f16, bf16, int8, int4
-    {"long gemm", long_product, 3, of_long, false},
+    {"embed", embedded, static_cast<int>(DType::e8m0), exactly, false},  // every dtype before it
+    {"gemm", own_product, 6 * kProducts, of_own, false},
+    {"long gemm", long_product, 4, of_long, false},
     {"scaled gemm", scaled_product, 2, exactly, false},
-    {"wide gemm", wide_product, 4 * kProducts, of_wide, true},
+    {"wide gemm", wide_product, 5 * kProducts, of_wide, true},
     {"attention", attended, 6 * kForms, of_attention, false},
     {"row", of_a_row, 3, exactly, false},
 };

@@ -300,7 +300,8 @@ void check(const std::string& name, const Format& f, int64_t k) {
   const auto must = [&name](bool holds, const std::string& what) {
     if (!holds) refuse("the format of '" + name + "': " + what);
   };
-  must(is_float(f.scale_dtype), "scales are float32, float16 or bfloat16");
+  must(number_format(f.dtype).kind != NumberKind::scale, "e8m0 is of scales only");
+  must(holds_scales(f.scale_dtype), "scales are float32, float16, bfloat16 or e8m0");
   must(codes || (f.group == 0 && f.zero == Format::Zero::none && !f.ordered),
        "groups, zeros and an order belong to codes; this matrix holds floats");
   must(is_integer(f.dtype) || f.zero == Format::Zero::none, "only codes that are integers have zeros");

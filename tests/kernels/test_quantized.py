@@ -63,6 +63,24 @@ def test_a_product_of_codes_is_exact_within_a_group(
     assert_within(got, wide_a @ (s * codes + o).T, UNIT * (4 * groups + 8) * magnitude + 1e-30)
 
 
+@pytest.mark.parametrize(("m", "n", "k"), SHAPES)
+def test_a_product_of_fp4_is_that_of_twice_its_numbers_and_half_its_scales(m: int, n: int, k: int) -> None:
+    """The same bits as int8's, whose loops have no code book; and float64's, with all powers of two that matter."""
+    generator = np.random.default_rng(m + n + k)
+    numbers = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])[generator.integers(0, 8, (n, k))]  # OCP MX 1.0, section 5.3.3
+    numbers *= generator.choice([-1, 1], (n, k))
+    scales = np.exp2(generator.integers(-20, 20, (n, -(-k // 32)))).astype(np.float32)
+    a, codes, kernels = random(1, m, k), (2 * numbers).astype(np.int8), Kernels("scalar")
+
+    got = kernels.gemm_codes(a, codes, scales / 2, "fp4_e2m1", 32, scale_dtype="e8m0")
+
+    assert np.array_equal(got, kernels.gemm_codes(a, codes, scales / 2, "int8", 32))
+    a_codes, a_scales, _ = kernels.quantize(a, 32)
+    wide_a, weights = spread(a_scales, k, 32) * a_codes, spread(scales, k, 32) * numbers
+    bound = UNIT * (4 * scales.shape[1] + 8) * (np.abs(wide_a) @ np.abs(weights).T)
+    assert_within(got, wide_a @ weights.T, bound + 1e-30)
+
+
 @pytest.mark.parametrize(("dtype", "bound"), [("int8", 0.0072), ("int4", 0.101)])
 def test_rounded_normal_weights_keep_their_error(dtype: str, bound: float) -> None:
     """Root mean square of the error over that of the weights, groups of 128: int8 at most absmax / 127 / sqrt(12)."""

@@ -58,8 +58,10 @@ def coded(rng: np.random.Generator, weights: WeightFormat, rows: int, k: int, or
     """Random codes; scales are powers of two, which every scale_dtype has."""
     group = weights.group or k
     groups = -(-k // group)
-    limit = 8 if weights.dtype == "int4" else 128
+    limit = 128 if weights.dtype == "int8" else 8
     codes = rng.integers(-limit, limit, (rows, k)).astype(np.int8)
+    if weights.dtype == "fp4_e2m1":
+        codes = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)[codes + 8]
     scales = (np.exp2(rng.integers(-2, 2, (rows, groups))) / limit / np.sqrt(k)).astype(np.float32)
     scales = np.exp2(np.round(np.log2(scales))).astype(np.float32)
     zeros = rng.integers(-limit // 4, limit // 4, (rows, groups)).astype(np.int8) if weights.zero == "int8" else None
@@ -132,6 +134,7 @@ def both(weights: WeightFormat, damaged: Path | None = None) -> tuple[_native.Ex
         WeightFormat("int4", 32, "float32", "int8"),
         WeightFormat("int4", 16, "float32", "float32"),
         WeightFormat("int4", 32, ordered=True),
+        WeightFormat("fp4_e2m1", 32, "e8m0"),
         WeightFormat("int8", 64, "float32", "int8", ordered=True),
     ],
 )
@@ -184,7 +187,8 @@ def test_every_matrix_has_a_format_and_nothing_else_has(missing: str) -> None:
         (WeightFormat("int8", 24), "group is 24; it must be a multiple of 16"),
         (WeightFormat("bfloat16", 32), "belong to codes"),
         (WeightFormat("fp8_e4m3", zero="int8"), "only codes that are integers have zeros"),
-        (WeightFormat("int4", scale_dtype="int8"), "scales are float32, float16 or bfloat16"),  # type: ignore[arg-type]
+        (WeightFormat("int4", scale_dtype="int8"), "scales are float32, float16, bfloat16 or e8m0"),  # type: ignore[arg-type]
+        (WeightFormat("e8m0"), "e8m0 is of scales only"),  # type: ignore[arg-type]
         (WeightFormat("int8", ordered=True), "'embed'.*no order"),
     ],
 )
@@ -202,6 +206,8 @@ def zeros(*shape: int) -> npt.NDArray[np.int8]:
     [
         (WeightFormat("float32"), {}, "its format holds floats"),
         (WeightFormat("int4", 16), {"codes": np.full((16, 80), 8, np.int8)}, "int4 codes are -8 to 7, not 8"),
+        (WeightFormat("fp4_e2m1", 16), {"codes": np.full((16, 80), 5, np.int8)}, "fp4_e2m1 codes are 0, 1, .*, not 5"),
+        (WeightFormat("fp4_e2m1", 16, "e8m0"), {"scales": np.full((16, 5), 3, np.float32)}, "scale_dtype"),
         (WeightFormat("int4", 16), {"codes": zeros(16, 80).view(np.uint8)}, "int8"),
         (WeightFormat("int8", 16), {"codes": zeros(16, 79)}, "of width 79 do not fit"),
         (WeightFormat("int8", 16), {"scales": np.ones((16, 4), np.float32)}, r"scales must be \[16, 5\]"),

@@ -110,12 +110,12 @@ def test_tokens_are_those_of_the_dequantized_experts(tier: str, made: Made, tmp_
         assert 0 < np.median(errors) <= 1.5 * np.median(noise) < 0.1 * theirs.std()
 
 
-def test_experts_are_whole_numbers_with_a_scale_for_32(made: Made) -> None:
+def test_experts_are_kept_in_four_bits_with_a_scale_for_32(made: Made) -> None:
     checkpoint = open_checkpoint(made.stored)
 
     formats = {name.split(".", 2)[2]: format for name, format in checkpoint.formats.items() if "layers.1." in name}
 
-    codes, floats = WeightFormat("int8", 32, "bfloat16"), WeightFormat("float32")
+    codes, floats = WeightFormat("fp4_e2m1", 32, "e8m0"), WeightFormat("float32")
     assert formats == {
         "qkv": floats, "o": floats, "router": floats, "experts.up": codes, "experts.down": codes,
     }  # fmt: skip
@@ -159,7 +159,7 @@ def test_floats_are_rounded_at_load(dtype: str, tmp_path: Path) -> None:
 
 
 def test_the_published_20b_opens_and_is_planned(tmp_path: Path) -> None:
-    """The published config.json and shapes stand for a model of 22 GiB, without its bytes."""
+    """The published config.json and shapes stand for a model of 13 GiB, without its bytes."""
     config = dict(PUBLISHED["gpt-oss-20b"])
     del config["torch_dtype"]  # files without it have that of their first floats
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -185,6 +185,6 @@ def test_the_published_20b_opens_and_is_planned(tmp_path: Path) -> None:
 
     of_experts = 24 * experts * 3 * width * width
     rest = sum(int(np.prod(shape)) for shape in floats.values())
-    expected = of_experts * (1 + 2 / 32) + 2 * rest
+    expected = of_experts * (1 / 2 + 1 / 32) + 2 * rest
     assert checkpoint.max_model_len == 131072
     assert expected < checkpoint.packed_bytes < 1.01 * expected

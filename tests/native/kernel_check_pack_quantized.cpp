@@ -31,6 +31,16 @@ void check_fp8(Report& report, DType dtype) {
   report.holds(isnan(widen_fp8(narrow_fp8(NAN, dtype), dtype)), "NaN stays NaN");
 }
 
+// Every power of two comes back, from a tier's loops too (load_e8m0): check_codes has them as scales.
+void check_e8m0(Report& report) {
+  report.begin(sizes({{"dtype", static_cast<int>(DType::e8m0)}}));
+  for (int byte = 0; byte < 256; ++byte) {
+    const float power = widen_e8m0(static_cast<uint8_t>(byte));
+    report.holds(power == ldexpf(1.0f, byte - 128), "it is the power of two");
+    report.holds(narrow_e8m0(power) == byte, "a power comes back");
+  }
+}
+
 // Two matrices in one, side by side or with panels alternating, as gate and up have them.
 void check_matrix(Report& report, DType dtype, Layout layout, int64_t n, int64_t k, bool interleaved) {
   report.begin(sizes({{"dtype", static_cast<int>(dtype)}, {"n", n}, {"k", k}, {"interleaved", interleaved}}));
@@ -61,7 +71,7 @@ void check_matrix(Report& report, DType dtype, Layout layout, int64_t n, int64_t
     report.holds(got_zeros == parts[i].zeros, "zeros come back");
     for (int8_t code : got) sum += abs(code);
   }
-  const int64_t padded = round_up(k, layout.quantum * (dtype == DType::int4 ? 2 : 1));
+  const int64_t padded = round_up(k, layout.quantum * (has_nibbles(dtype) ? 2 : 1));
   std::vector<int8_t> all(round_up(rows, 16) * padded);
   unpack_codes({codes.data(), dtype, layout.quantum, padded, layout.bias}, 0, round_up(rows, 16), all.data());
   for (int8_t code : all) stored += abs(code);
@@ -74,8 +84,9 @@ void check_pack_codes(Report& report, const Kernels& tier, const Kernels&) {
   if (is_scalar(tier)) {
     check_fp8(report, DType::fp8_e4m3);
     check_fp8(report, DType::fp8_e5m2);
+    check_e8m0(report);
   }
-  for (const DType dtype : {DType::int8, DType::int4, DType::fp8_e4m3}) {
+  for (const DType dtype : {DType::int8, DType::int4, DType::fp4_e2m1, DType::fp8_e4m3}) {
     for (int64_t n : {1, 15, 16, 35}) {
       for (int64_t k : {1, 2, 63, 130}) {
         check_matrix(report, dtype, tier.layout[static_cast<int>(dtype)], n, k, false);

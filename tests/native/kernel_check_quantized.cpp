@@ -142,7 +142,7 @@ void check_case(Report& report, const Kernels& tier, const Kernels& scalar, cons
 void check_dtype(Report& report, const Kernels& tier, const Kernels& scalar, DType dtype, bool wide) {
   constexpr Epilogue kEpilogues[] = {Epilogue::store, Epilogue::add, Epilogue::activate, Epilogue::gated,
                                      Epilogue::softcap};
-  constexpr DType kScales[] = {DType::f32, DType::f16, DType::bf16};
+  constexpr DType kScales[] = {DType::f32, DType::f16, DType::bf16, DType::e8m0};
   const bool fp8 = is_fp8(dtype);
   int turn = 0;
   for (int64_t m : {1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 25, 40, 53}) {
@@ -154,7 +154,7 @@ void check_dtype(Report& report, const Kernels& tier, const Kernels& scalar, DTy
           const int64_t columns = epilogue == Epilogue::gated ? round_up(n, 32) : n;
           const Zero zero = fp8 ? Zero::none : static_cast<Zero>(turn / 9 % 3);
           check_case(report, tier, scalar,
-                     {m, {columns, k, group, dtype, kScales[turn / 6 % 3], zero}, epilogue, wide});
+                     {m, {columns, k, group, dtype, kScales[turn / 6 % 4], zero}, epilogue, wide});
         }
       }
     }
@@ -167,17 +167,17 @@ void check_dtype(Report& report, const Kernels& tier, const Kernels& scalar, DTy
 }  // namespace
 
 void check_codes(Report& report, const Kernels& tier, const Kernels& scalar) {
-  for (DType dtype : {DType::int8, DType::int4}) check_dtype(report, tier, scalar, dtype, false);
+  for (DType dtype : {DType::int8, DType::int4, DType::fp4_e2m1}) check_dtype(report, tier, scalar, dtype, false);
 }
 
 void check_wide(Report& report, const Kernels& tier, const Kernels& scalar) {
-  for (DType dtype : {DType::int8, DType::int4, DType::fp8_e4m3, DType::fp8_e5m2}) {
+  for (DType dtype : {DType::int8, DType::int4, DType::fp4_e2m1, DType::fp8_e4m3, DType::fp8_e5m2}) {
     check_dtype(report, tier, scalar, dtype, true);
   }
 }
 
 void check_embed_codes(Report& report, const Kernels& tier, const Kernels&) {
-  for (DType dtype : {DType::int8, DType::int4, DType::fp8_e4m3, DType::fp8_e5m2}) {
+  for (DType dtype : {DType::int8, DType::int4, DType::fp4_e2m1, DType::fp8_e4m3, DType::fp8_e5m2}) {
     for (int64_t k : {16, 37, 256}) {
       for (int64_t group : {16, 32, 300}) {
         for (Zero zero : {Zero::none, Zero::zeros, Zero::offsets}) {

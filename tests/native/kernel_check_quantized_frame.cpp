@@ -39,13 +39,17 @@ CodeMatrix::CodeMatrix(const CodeShape& s, uint64_t seed) : shape(s) {
   Random random(seed);
   for (int64_t i = 0; i < s.n * s.k; ++i) {
     auto code = static_cast<int8_t>(random.next() * 128);
-    if (s.dtype == DType::int4) code = static_cast<int8_t>(code >> 4);
+    if (has_nibbles(s.dtype)) code = nibble_code(s.dtype, code & 15);
     const bool nan = s.dtype == DType::fp8_e4m3 ? (code & 0x7f) == 0x7f : (code & 0x7f) >= 0x7c;
-    if (dtype_bits(s.dtype) == 8 && s.dtype != DType::int8 && nan) code = 1;
+    if (is_fp8(s.dtype) && nan) code = 1;
     codes.push_back(code);
   }
-  const float size = s.dtype == DType::int8 || s.dtype == DType::int4 ? 0.02f : 0.0002f;
-  scales = rounded(random.floats(s.n * s.groups(), size), s.scale_dtype);
+  scales = random.floats(s.n * s.groups(), is_integer(s.dtype) ? 0.02f : 0.0002f);
+  if (s.scale_dtype == DType::e8m0) {
+    for (float& scale : scales) scale = widen_e8m0(narrow_e8m0(fabsf(scale)));
+  } else {
+    scales = rounded(scales, s.scale_dtype);
+  }
   if (s.zero == Zero::offsets) offsets = random.floats(s.n * s.groups(), 0.05f);
   if (s.zero == Zero::zeros) {
     for (int64_t i = 0; i < s.n * s.groups(); ++i) zeros.push_back(static_cast<int8_t>(random.next() * 128));
@@ -54,7 +58,7 @@ CodeMatrix::CodeMatrix(const CodeShape& s, uint64_t seed) : shape(s) {
 
 double CodeMatrix::code(int64_t n, int64_t k) const {
   const int8_t code = codes[n * shape.k + k];
-  if (shape.dtype == DType::int8 || shape.dtype == DType::int4) return code;
+  if (is_integer(shape.dtype)) return code;
   return widen_fp8(static_cast<uint8_t>(code), shape.dtype);
 }
 

@@ -62,7 +62,8 @@ def _asked(format: WeightFormat) -> Asked | None:
         return Asked(embeddings="none")
     groups = {name: {one.group} for name, one in AT_LOAD.items()}
     groups["int8"] |= {INT8_GROUP, FP8_HEAD_GROUP, HEAD_GROUP}
-    alike = (name for name, one in AT_LOAD.items() if one.dtype == format.dtype and format.group in groups[name])
+    dtype = "int4" if format.dtype == "fp4_e2m1" else format.dtype
+    alike = (name for name, one in AT_LOAD.items() if one.dtype == dtype and format.group in groups[name])
     return next((Asked(name, "none", "float" if format.wide else "auto") for name in alike), None)
 
 

@@ -26,6 +26,10 @@ inline void with_dtype(DType dtype, const Run& run) {
       return run.template operator()<DType::fp8_e5m2>();
     case DType::f16_scaled:
       return run.template operator()<DType::f16_scaled>();
+    case DType::fp4_e2m1:
+      return run.template operator()<DType::fp4_e2m1>();
+    case DType::e8m0:
+      return;  // no matrix is of it
   }
 }
 

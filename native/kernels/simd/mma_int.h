@@ -4,13 +4,15 @@
 // the codes of W are stored:
 //   bytes             as packed: B[..][k / kQuantum][16][kQuantum], a byte is code + kBias
 //   nibbles           as packed: a step is two chunks of kQuantum k, in low and high nibbles that are code + kNibbleBias
-//   unpacked_nibbles  what unpack() makes of nibbles: one code a byte in the order of bytes, code + kNibbleBias (or any
-//                     other order, and any multiple of the code that fold() undoes exactly)
+//   e2m1              as nibbles, but E2M1's bits: step looks the codes up (kE2m1Codes)
+//   unpacked_nibbles  what unpack() makes of nibbles or e2m1: one code a byte in the order of bytes, code + kNibbleBias
+//                     (or any other order, and any multiple of the code that fold() undoes exactly)
 // Its members:
 //   kRows, kQuantum, kForm  rows that go together (a unit: 1 of i8_rows, 2 of i8_pairs), the layout's quantum, A's form
 //   kStepK, kStepBytes      k of a step, and the bytes of one panel that it takes
 //   kUnits, panels(units)   the most units of a tile, and how many panels that many units take
-//   kInPlace                (optional, of nibbles) tiles take them as packed however many rows there are: none is
+//   kInPlace                (optional, of nibbles and e2m1) tiles take them as packed however many rows there are: none
+//   is
 //                           unpacked
 //   kFetchesOut             (optional) tiles of several rows prefetch the lines that they will write; not measured on
 //                           Arm, and absent there
@@ -24,18 +26,25 @@
 //                           a_scales as `sums` above
 //   fold_offsets            acc = fma(float(a_sum) * a_scale, o, acc)
 //   store                   acc as floats, row r of the unit at out + r * stride
-// Beside it there are unpack(nibbles, to, steps) for one panel (not where kInPlace is), and code_columns<dtype>(panel,
-// k): the 16 codes at k as floats.
+// Beside it there are unpack<packing>(nibbles, to, steps) for one panel (not where kInPlace is), and
+// code_columns<dtype>(panel, k): the 16 codes at k as floats.
 #pragma once
 #include <stdint.h>
+
+#include "kernels/kernels.h"
 
 namespace forearm {
 namespace {
 
-enum class CodePacking { bytes, nibbles, unpacked_nibbles };
+enum class CodePacking { bytes, nibbles, unpacked_nibbles, e2m1 };
+constexpr bool in_nibbles(CodePacking p) { return p == CodePacking::nibbles || p == CodePacking::e2m1; }
+constexpr CodePacking packing_of(DType dtype) {
+  if (dtype == DType::fp4_e2m1) return CodePacking::e2m1;
+  return has_nibbles(dtype) ? CodePacking::nibbles : CodePacking::bytes;
+}
 
 // Named, but never called, where kInPlace is.
-template <int kUnused = 0>
+template <CodePacking kFormat>
 void unpack(const char* nibbles, char* to, int64_t steps);
 
 }  // namespace

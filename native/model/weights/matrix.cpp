@@ -23,7 +23,17 @@ void touch_pages(char* begin, char* end) {
 }
 
 // A scale, rounded to the dtype that it is stored in.
-float stored(float scale, DType dtype) { return dtype == DType::f32 ? scale : widen(narrow(scale, dtype), dtype); }
+float stored(float scale, DType dtype) {
+  if (dtype == DType::e8m0) return widen_e8m0(narrow_e8m0(scale));
+  return dtype == DType::f32 ? scale : widen(narrow(scale, dtype), dtype);
+}
+
+// Whether a format of 4 bits has this code. No branches, so that compilers vectorize the loop over all codes.
+bool is_nibble(DType dtype, int8_t code) {
+  if (dtype != DType::fp4_e2m1) return code >= -8 && code <= 7;
+  const int magnitude = code < 0 ? -code : code;
+  return (magnitude <= 4) | (magnitude == 6) | (magnitude == 8) | (magnitude == 12);
+}
 
 // Scales each group so that its largest value becomes the largest of the dtype; codes are rounded to nearest.
 void round_to_fp8(const RoundTask& t) {
@@ -125,6 +135,8 @@ CodeRows Matrix::rounded(const Tensor& rows, const float* importance, PackRoom& 
 }
 
 void Matrix::check_floats() const {
+  if (format.dtype == DType::fp4_e2m1)
+    throw std::invalid_argument("'" + name + "': floats are not rounded to fp4_e2m1; load codes");
   if (format.zero != Format::Zero::none || format.ordered)
     throw std::invalid_argument("'" + name +
                                 "': floats are rounded to codes without zeros and order, but its format has them");
@@ -139,10 +151,12 @@ void Matrix::check_codes(const CodeRows& rows) const {
   must((rows.offsets != nullptr) == (offsets_ != nullptr), "offsets come where the format has them, and only there");
   // Message texts are made only for an error: made for every code, they took 30 ns each.
   const int8_t* last_code = rows.codes + rows.rows * k;
-  const auto has_nibble = [](int8_t c) { return c >= -8 && c <= 7; };
-  const int8_t* code = has_nibbles(format.dtype) ? std::find_if_not(rows.codes, last_code, has_nibble) : last_code;
+  const auto has = [this](int8_t code) { return is_nibble(format.dtype, code); };
+  const int8_t* code = has_nibbles(format.dtype) ? std::find_if_not(rows.codes, last_code, has) : last_code;
   if (code != last_code)
-    must(false, number_format(format.dtype).name + (" codes are -8 to 7, not " + std::to_string(*code)));
+    must(false, std::string(number_format(format.dtype).name) + " codes are " +
+                    (format.dtype == DType::int4 ? "-8 to 7" : "0, 1, 2, 3, 4, 6, 8, 12 and their negatives") +
+                    ", not " + std::to_string(*code));
   const float* last_scale = rows.scales + rows.rows * groups();
   const float* scale = std::find_if(
       rows.scales, last_scale, [this](float s) { return !std::isfinite(s) || stored(s, format.scale_dtype) != s; });

@@ -66,7 +66,7 @@ def test_what_is_read_is_what_the_file_says(format: Format, shape: tuple[int, in
     expected = format.decode(stored, shape)
     assert np.array_equal(widened(codes, matrix.format.group, matrix.order), expected)
     assert np.abs(expected - weights(*shape)).max() < 0.5 * np.abs(expected).max(), "the test's own encoder is wrong"
-    low, high = {"int4": (-8, 7), "int8": (-128, 127)}.get(matrix.format.dtype, (0, 255))
+    low, high = {"int4": (-8, 7), "int8": (-128, 127), "fp4_e2m1": (-12, 12)}.get(matrix.format.dtype, (0, 255))
     assert low <= codes.codes.min() <= codes.codes.max() <= high
     assert {tensor.name.rpartition(".")[2] for tensor in matrix.tensors} == set(stored)
 
@@ -100,8 +100,8 @@ def test_any_rows_are_read_alone(format: Format, tmp_path: Path) -> None:
         (compressed(4, 128, packed=False, int8_activations=True), WeightFormat("int4", 128, "float32")),
         (fp8("tensor"), WeightFormat("fp8_e4m3", wide=True)),
         (fp8("block"), WeightFormat("fp8_e4m3", 128, wide=True)),
-        (mxfp4(), WeightFormat("int8", 32, "bfloat16")),
-        (mxfp4(method="compressed-tensors"), WeightFormat("int8", 32, "bfloat16", wide=True)),
+        (mxfp4(), WeightFormat("fp4_e2m1", 32, "e8m0")),
+        (mxfp4(method="compressed-tensors"), WeightFormat("fp4_e2m1", 32, "e8m0", wide=True)),
     ],
     ids=lambda value: value.name if isinstance(value, Format) else "",
 )

@@ -76,7 +76,8 @@ def packed_bytes(format: WeightFormat, rows: int, k: int) -> int:
         return codes
     if not format.is_quantized:
         return codes + padded * 4  # a scale for each row, where 16-bit weights are multiplied in 16 bits (neon_fp16)
-    a_group = (4 if format.scale_dtype == "float32" else 2) + {"none": 0, "int8": 1, "float32": 4}[format.zero]
+    of_scale = {"float32": 4, "float16": 2, "bfloat16": 2, "e8m0": 1}[format.scale_dtype]
+    a_group = of_scale + {"none": 0, "int8": 1, "float32": 4}[format.zero]
     return codes + padded * groups_of(format, k) * a_group + (4 * k if format.ordered else 0)
 
 

@@ -16,7 +16,7 @@ Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu_squared", "s
 NormPlacement = Literal["pre", "post", "sandwich"]
 DenseActivation = Literal["none", "tanh"] | Activation
 DTypeName = Literal["float32", "float16", "bfloat16"]
-CodeName = Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2"]
+CodeName = Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "fp4_e2m1"]
 KvDTypeName = Literal["float32", "float16", "bfloat16", "int8", "fp8_e4m3", "fp8_e5m2"]
 
 
@@ -41,6 +41,7 @@ NUMBER_FORMATS: dict[DTypeName | CodeName, NumberFormat] = {
     "int4": NumberFormat("integer", 4, 16, 8),
     "fp8_e4m3": NumberFormat("fp8", 8, 4, 4),
     "fp8_e5m2": NumberFormat("fp8", 8, 4, 4),
+    "fp4_e2m1": NumberFormat("integer", 4, 16, 8),  # a code is twice the number, an integer
 }
 INTEGERS: dict[int, CodeName] = {4: "int4", 8: "int8"}  # by bits
 
@@ -63,7 +64,7 @@ class WeightFormat:
 
     dtype: DTypeName | CodeName
     group: int = 0  # values of a row that share a scale, a multiple of 16; 0: the whole row
-    scale_dtype: DTypeName = "float32"
+    scale_dtype: DTypeName | Literal["e8m0"] = "float32"  # e8m0: 2^(byte - 128)
     zero: Literal["none", "int8", "float32"] = "none"  # symmetric, zero points, offsets
     wide: bool = False  # activations stay 16 or 32 bits wide (W4A16); else int8, a scale for each token and group
     ordered: bool = False  # columns were sorted while loading: `order` of load_codes
@@ -267,8 +268,7 @@ class ModelConfig:
     norm_weight: bool = True  # of the residual's norms (OLMo 1 has none)
     final_norm: bool = True
     parallel_residual: bool = False  # both halves of a layer read the same residual, and both are added to it
-    # head: one norm for all heads. each_head: a LayerNorm (or RMSNorm, as layer_norm says) of its own for each head.
-    # full: one norm over all heads together.
+    # head: one norm for all heads. each_head: one of its own, as layer_norm says, for each. full: one over all heads.
     qk_norm: Literal["none", "head", "each_head", "full"] = "none"
     qk_norm_after_rope: bool = False
     attention_gate: bool = False  # each head's result is multiplied with the sigmoid of linear functions of the token

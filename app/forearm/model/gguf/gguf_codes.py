@@ -175,7 +175,7 @@ BLOCK_TYPES: dict[str, BlockType] = {
     "Q6_K": BlockType(210, WeightFormat("int8", 16, "float32"), _q6_k),
     "IQ4_NL": BlockType(18, _INT8, _iq4_nl),
     "IQ4_XS": BlockType(136, WeightFormat("int8", 32, "float32"), _iq4_xs),
-    "MXFP4": BlockType(17, _INT8_FINE, _mxfp4),
+    "MXFP4": BlockType(17, WeightFormat("fp4_e2m1", 32, "e8m0"), _mxfp4),
     "IQ1_S": BlockType(50, _INT8_FINE, small.iq1_s),
     "IQ1_M": BlockType(56, WeightFormat("int8", 16, "float32"), small.iq1_m),
     "IQ2_XXS": BlockType(66, _INT8_FINE, small.iq2_xxs),

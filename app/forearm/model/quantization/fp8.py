@@ -1,7 +1,7 @@
 """FP8 checkpoints (E4M3, a scale for each matrix, row or block) and MXFP4 checkpoints (a scale for 32 values).
 
-FP8 stays FP8 in memory and is widened while it is multiplied. Twice an MXFP4 value (E2M1: 0, 0.5, 1, 1.5, 2, 3, 4, 6)
-is a whole number, so it becomes int8, with half the scale, which is a power of two and exact in bfloat16.
+FP8 stays FP8 in memory and is widened while it is multiplied. MXFP4 stays as it is in memory, 4.25 bits a weight: twice
+a value (E2M1: 0, 0.5, 1, 1.5, 2, 3, 4, 6) is a whole number, the code, with half the scale, a power of two.
 Source: OCP, "8-bit Floating Point Specification" 1.0; "Microscaling Formats (MX) Specification" 1.0, sections 5 and 6.
 """
 
@@ -113,7 +113,7 @@ def mxfp4_matrix(
 ) -> CodedMatrix:
     """Return a matrix of E2M1, two values in a byte along k, low half first, with power-of-two scales for 32 values."""
     group = whole_groups(module, shape[1], MX_GROUP)
-    format = WeightFormat("int8", group, "bfloat16", wide=wide)
+    format = WeightFormat("fp4_e2m1", group, "e8m0", wide=wide)
     return CodedMatrix(module, shape, format, (codes, scales), partial(_mxfp4_rows, codes, scales))
 
 

@@ -44,7 +44,7 @@ constexpr int64_t kNextStrip = 1024;
 
 // What packed the integer codes, and so knows their layout.
 template <DType D>
-using PackedMma = IntMma<has_nibbles(D) ? CodePacking::nibbles : CodePacking::bytes>;
+using PackedMma = IntMma<packing_of(D)>;
 
 // Codes of k [k, end) times s, plus o. The loop takes two chunks of k, a step of int4, so that all shifts are
 // constants.

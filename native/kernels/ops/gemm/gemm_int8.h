@@ -1,10 +1,10 @@
-// Quantized activations by int8 or int4 weights: exact int32 sums over a group, scaled and added to float sums in the
-// order of the groups.
+// Quantized activations by int8, int4 or fp4 weights: exact int32 sums over a group, scaled and added to float sums in
+// the order of the groups.
 //
 // A tile keeps int32 sums in registers over a group and float sums in the first-level cache, so that a group costs two
-// or three instructions a register of sums. On Arm, int4 that more than one tile of rows multiplies is unpacked first,
-// panel by panel, into bytes that stay in the second-level cache; x86 unpacks nibbles in the tile, which measured
-// faster there. The integers are the same.
+// or three instructions a register of sums. On Arm, 4-bit codes that more than one tile of rows multiplies is unpacked
+// first, panel by panel, into bytes that stay in the second-level cache; x86 unpacks nibbles in the tile, which
+// measured faster there. The integers are the same.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/ops/gemm/epilogue.h"
@@ -136,7 +136,7 @@ constexpr int64_t steps_of(int64_t k) {
   return (k + Mma::kStepK - 1) / Mma::kStepK;
 }
 
-// Returns the panels that tiles multiply: those of W, or int4 unpacked into the scratch.
+// Returns the panels that tiles multiply: those of W, or 4-bit codes unpacked into the scratch.
 template <CodePacking kFormat>
 inline const char* panels_of(const GemmTask& task, int64_t panel, int64_t panels) {
   using Packed = IntMma<kFormat == CodePacking::unpacked_nibbles ? CodePacking::nibbles : kFormat>;
@@ -144,13 +144,15 @@ inline const char* panels_of(const GemmTask& task, int64_t panel, int64_t panels
   const char* packed = static_cast<const char*>(task.w.data) + panel * bytes;
   if constexpr (kFormat == CodePacking::unpacked_nibbles) {
     char* to = static_cast<char*>(task.scratch);
-    for (int64_t p = 0; p < panels; ++p) unpack(packed + p * bytes, to + p * 2 * bytes, steps);
+    const auto unpack_panel =
+        task.w.dtype == DType::fp4_e2m1 ? unpack<CodePacking::e2m1> : unpack<CodePacking::nibbles>;
+    for (int64_t p = 0; p < panels; ++p) unpack_panel(packed + p * bytes, to + p * 2 * bytes, steps);
     return to;
   }
   return packed;
 }
 
-// Whether int4 is unpacked once for several tiles of rows, or by each tile.
+// Whether 4-bit codes are unpacked once for several tiles of rows, or by each tile.
 template <typename Mma>
 constexpr bool kUnpacks = !requires { Mma::kInPlace; };
 
@@ -237,6 +239,7 @@ inline void gemm_int8(const GemmTask& task) {
   if constexpr (kUnpacks<Mma>) {
     if (task.row_end - task.row_begin > Mma::kUnits * Mma::kRows) return gemm_int8<CodePacking::unpacked_nibbles>(task);
   }
+  if (task.w.dtype == DType::fp4_e2m1) return gemm_int8<CodePacking::e2m1>(task);
   gemm_int8<CodePacking::nibbles>(task);
 }
 

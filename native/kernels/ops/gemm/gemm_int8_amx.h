@@ -1,10 +1,11 @@
-// int8 and int4 by AMX tile registers: the sums of a group leave them as int32 and are scaled as gemm_int8.h does it,
-// so that both give the same bits.
+// int8, int4 and fp4 by AMX tile registers: the sums of a group leave them as int32 and are scaled as gemm_int8.h does
+// it, so that both give the same bits.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/ops/gemm/gemm_amx.h"
 #include "kernels/ops/gemm/gemm_int8.h"
 #include "kernels/ops/gemm/scales.h"
+#include "kernels/ops/with_dtype.h"
 #include "kernels/simd/unroll.h"
 
 namespace forearm {
@@ -13,18 +14,18 @@ namespace {
 template <CodePacking kFormat>
 struct Int8Amx {
   using Mma = IntMma<kFormat>;
-  static constexpr int64_t kPackedTile = kTileBytes / (kFormat == CodePacking::nibbles ? 2 : 1);
+  static constexpr int64_t kPackedTile = kTileBytes / (in_nibbles(kFormat) ? 2 : 1);
 
   const GemmTask& task;
   int64_t steps = task.w.k / kTileStep, panel_bytes = steps * kPackedTile;
   int64_t group_steps = task.w.group < task.w.k ? task.w.group / kTileStep : steps;
   int64_t groups = groups_of(task.w.k, task.w.group);
 
-  // int4 is unpacked by the first block of rows, step by step: to the scratch, where the other blocks find it, or,
-  // where there are none, into two buffers by turns, since the last step's may still be read.
+  // 4-bit codes are unpacked by the first block of rows, step by step: to the scratch, where the other blocks find
+  // them, or, where there are none, into two buffers by turns, since the last step's may still be read.
   template <bool kTwo, int Panels, bool kStream, typename EachStep>
   void accumulate(const AmxBlock& block, const char* w, const EachStep& each_step, float* sums) const {
-    if constexpr (kFormat == CodePacking::nibbles) {
+    if constexpr (in_nibbles(kFormat)) {
       char* kept = block.part.tiles > 1 ? static_cast<char*>(task.scratch) : nullptr;
       if (block.part.number > 0)
         return accumulate_groups<kTwo, Panels, kStream>(block, packed_tiles(kept, 2 * panel_bytes), each_step, sums);
@@ -100,9 +101,11 @@ inline bool gemm_int8_amx(const GemmTask& task) {
 }
 
 inline void gemm_quantized(const GemmTask& task) {
-  const bool nibbles = has_nibbles(task.w.dtype);
-  if (nibbles ? gemm_int8_amx<CodePacking::nibbles>(task) : gemm_int8_amx<CodePacking::bytes>(task)) return;
-  gemm_int8(task);
+  bool done = false;
+  with_dtype(task.w.dtype, [&]<DType D>() {
+    if constexpr (is_integer(D)) done = gemm_int8_amx<packing_of(D)>(task);
+  });
+  if (!done) gemm_int8(task);
 }
 
 }  // namespace

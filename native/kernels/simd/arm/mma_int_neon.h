@@ -12,7 +12,7 @@ namespace {
 // products: 2 * 128 * 127 = 32512.
 template <CodePacking kFormat>
 struct RowsIntMma {
-  static constexpr bool kNibbles = kFormat == CodePacking::nibbles;
+  static constexpr bool kNibbles = in_nibbles(kFormat);
   static constexpr int kRows = 1, kQuantum = 4;
   static constexpr Form kForm = Form::i8_rows;
   static constexpr int kBias = 0, kNibbleBias = 0;
@@ -40,7 +40,7 @@ struct RowsIntMma {
         UNROLLED_FOR (u, Units) {
           const char* row = a + u * unit_bytes;
           if constexpr (kNibbles) {
-            add_products(sums[u][p].of + 2 * q, low_sixteenfold(codes), four_k(row), high_sixteenfold(codes),
+            add_products(sums[u][p].of + 2 * q, low_codes<kFormat>(codes), four_k(row), high_codes<kFormat>(codes),
                          four_k(row + 4));
           } else {
             add_products(sums[u][p].of + 2 * q, codes, four_k(row), vdupq_n_s8(0), four_k(row));
@@ -88,13 +88,16 @@ struct RowsIntMma {
     sums[1] = vpadalq_s16(sums[1], vmlal_high_s8(high, w1, a1));
   }
   static float32x4_t columns(const Sums& sums, int at) {
-    return float_of<kNibbles>(vpaddq_s32(sums.of[at], sums.of[at + 1]));
+    return float_of<kSixteenfold<kFormat>>(vpaddq_s32(sums.of[at], sums.of[at + 1]));
   }
 };
 
 template <CodePacking kFormat>
 using IntMma = RowsIntMma<kFormat>;
-inline void unpack(const char* nibbles, char* to, int64_t steps) { unpack_chunks<4>(nibbles, to, steps); }
+template <CodePacking kFormat>
+inline void unpack(const char* nibbles, char* to, int64_t steps) {
+  unpack_chunks<kFormat, 4>(nibbles, to, steps);
+}
 template <DType D>
 inline F16 code_columns(const char* panel, int64_t k) {
   return columns_of<D, 4>(panel, k);

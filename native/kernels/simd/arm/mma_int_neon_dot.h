@@ -24,7 +24,7 @@ inline void add_dots(int32x4_t& sums, int8x16_t columns, int8x16_t row) {
 // keeps the sums in memory (33 % of N1's SDOT rate instead of 99, tools/arm/price_loops.py).
 template <CodePacking kFormat>
 struct RowsIntMma {
-  static constexpr bool kNibbles = kFormat == CodePacking::nibbles;
+  static constexpr bool kNibbles = in_nibbles(kFormat);
   static constexpr int kRows = 1, kQuantum = 4;
   static constexpr Form kForm = Form::i8_rows;
   static constexpr int kBias = 0, kNibbleBias = 0;
@@ -70,8 +70,8 @@ struct RowsIntMma {
   }
 
   static void fold(const Sums& sums, const float* a_scales, int64_t, Scales s, float* acc) {
-    const F16 values = {float_of<kNibbles>(sums.a), float_of<kNibbles>(sums.b), float_of<kNibbles>(sums.c),
-                        float_of<kNibbles>(sums.d)};
+    const F16 values = {float_of<kSixteenfold<kFormat>>(sums.a), float_of<kSixteenfold<kFormat>>(sums.b),
+                        float_of<kSixteenfold<kFormat>>(sums.c), float_of<kSixteenfold<kFormat>>(sums.d)};
     forearm::store(acc, fma(mul(values, broadcast(*a_scales)), s, load(acc)));
   }
   static void fold_offsets(const int32_t* sums, const float* a_scales, int64_t, Scales o, float* acc) {
@@ -96,12 +96,12 @@ struct RowsIntMma {
   template <int kElement, int32x4_t I16::* kQuarter, int Units, int Panels>
   __attribute__((always_inline)) static void add_quarter(Sums (&sums)[Units][Panels], const int8x16_t (&rows)[Units],
                                                          int p, int8x16_t codes) {
-    const int8x16_t first = kNibbles ? low_sixteenfold(codes) : codes;
+    const int8x16_t first = kNibbles ? low_codes<kFormat>(codes) : codes;
     UNROLLED_FOR (u, Units) {
       add_dots<kElement>(sums[u][p].*kQuarter, first, rows[u]);
     }
     if constexpr (kNibbles) {
-      const int8x16_t second = high_sixteenfold(codes);
+      const int8x16_t second = high_codes<kFormat>(codes);
       UNROLLED_FOR (u, Units) {
         add_dots<kElement + 1>(sums[u][p].*kQuarter, second, rows[u]);
       }
@@ -111,7 +111,10 @@ struct RowsIntMma {
 
 template <CodePacking kFormat>
 using IntMma = RowsIntMma<kFormat>;
-inline void unpack(const char* nibbles, char* to, int64_t steps) { unpack_chunks<4>(nibbles, to, steps); }
+template <CodePacking kFormat>
+inline void unpack(const char* nibbles, char* to, int64_t steps) {
+  unpack_chunks<kFormat, 4>(nibbles, to, steps);
+}
 template <DType D>
 inline F16 code_columns(const char* panel, int64_t k) {
   return columns_of<D, 4>(panel, k);

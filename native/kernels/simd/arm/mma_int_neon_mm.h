@@ -116,7 +116,7 @@ struct GroupTile {
 // their sums are sixteen times too large (unpack_nibbles_neon.h), which the conversion to float undoes.
 template <CodePacking kFormat>
 struct PairsIntMma {
-  static constexpr bool kNibbles = kFormat == CodePacking::nibbles;
+  static constexpr bool kNibbles = in_nibbles(kFormat);
   static constexpr int kRows = 2, kQuantum = 8;
   static constexpr Form kForm = Form::i8_pairs;
   static constexpr int kBias = 0, kNibbleBias = 0;
@@ -145,10 +145,10 @@ struct PairsIntMma {
     UNROLLED_FOR (p, Panels) {
       UNROLLED_FOR (b, 8) {
         const int8x16_t codes = load_here<int8x16_t>(w + p * panel_bytes + 16 * b);
-        const int8x16_t first = kNibbles ? low_sixteenfold(codes) : codes;
+        const int8x16_t first = kNibbles ? low_codes<kFormat>(codes) : codes;
         UNROLLED_FOR (u, Units) sums[u][p].block[b] = vmmlaq_s32(sums[u][p].block[b], pairs[u][0], first);
         if constexpr (kNibbles) {
-          const int8x16_t second = high_sixteenfold(codes);
+          const int8x16_t second = high_codes<kFormat>(codes);
           UNROLLED_FOR (u, Units) sums[u][p].block[b] = vmmlaq_s32(sums[u][p].block[b], pairs[u][1], second);
         }
       }
@@ -158,7 +158,7 @@ struct PairsIntMma {
   static void fold(const Sums& sums, const float* a_scales, int64_t groups, const Scales& s, float* acc) {
     const float32x4_t rows = by_row(a_scales[0], a_scales[groups]);
     UNROLLED_FOR (b, 8) {
-      const float32x4_t sum = vmulq_f32(float_of<kNibbles>(sums.block[b]), rows);
+      const float32x4_t sum = vmulq_f32(float_of<kSixteenfold<kFormat>>(sums.block[b]), rows);
       vst1q_f32(acc + 4 * b, vfmaq_f32(vld1q_f32(acc + 4 * b), sum, s.pair[b]));
     }
   }
@@ -231,7 +231,10 @@ struct PairsIntMma {
   }
 };
 
-inline void unpack(const char* nibbles, char* to, int64_t steps) { unpack_chunks<8>(nibbles, to, steps); }
+template <CodePacking kFormat>
+inline void unpack(const char* nibbles, char* to, int64_t steps) {
+  unpack_chunks<kFormat, 8>(nibbles, to, steps);
+}
 template <DType D>
 inline F16 code_columns(const char* panel, int64_t k) {
   return columns_of<D, 8>(panel, k);

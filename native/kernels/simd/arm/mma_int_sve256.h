@@ -85,7 +85,7 @@ struct WideGroupTile {
 template <CodePacking kFormat>
 struct QuadsIntMma : PairsIntMma<kFormat> {
   using Pairs = PairsIntMma<kFormat>;
-  static constexpr bool kNibbles = kFormat == CodePacking::nibbles;
+  static constexpr bool kNibbles = in_nibbles(kFormat);
   static constexpr int panels(int units) { return units == 1 ? 4 : units == 2 && !kNibbles ? 3 : 2; }
   struct Sums {
     Ints8 block[4];
@@ -99,7 +99,6 @@ struct QuadsIntMma : PairsIntMma<kFormat> {
   template <int Units, int Panels>
   static void step(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes, const char* w, int64_t panel_bytes) {
     constexpr int kChunks = kNibbles ? 2 : 1;
-    const svbool_t all = svptrue_b8();
     Codes32 pairs[Units][kChunks];
     UNROLLED_FOR (u, Units) {
       UNROLLED_FOR (c, kChunks) pairs[u][c] = pair_at(a + u * unit_bytes + 16 * c);
@@ -107,10 +106,10 @@ struct QuadsIntMma : PairsIntMma<kFormat> {
     UNROLLED_FOR (p, Panels) {
       UNROLLED_FOR (b, 4) {
         const Codes32 codes = codes_at(w + p * panel_bytes + 32 * b);
-        const Codes32 first = kNibbles ? Codes32(svlsl_n_s8_x(all, codes, 4)) : codes;
+        const Codes32 first = kNibbles ? low_of(codes) : codes;
         UNROLLED_FOR (u, Units) sums[u][p].block[b] = svmmla(sums[u][p].block[b], pairs[u][0], first);
         if constexpr (kNibbles) {
-          const Codes32 second = svand_n_s8_x(all, codes, -16);
+          const Codes32 second = high_of(codes);
           UNROLLED_FOR (u, Units) sums[u][p].block[b] = svmmla(sums[u][p].block[b], pairs[u][1], second);
         }
       }
@@ -123,7 +122,7 @@ struct QuadsIntMma : PairsIntMma<kFormat> {
     const auto* columns = reinterpret_cast<const float*>(s.pair);
     UNROLLED_FOR (b, 4) {
       Floats8 sum = svcvt_f32_x(all, sums.block[b]);
-      if constexpr (kNibbles) sum = svmul_x(all, sum, 0.0625f);
+      if constexpr (kSixteenfold<kFormat>) sum = svmul_x(all, sum, 0.0625f);
       svst1(all, acc + 8 * b, scaled_sum(floats_at(acc + 8 * b), sum, rows, floats_at(columns + 8 * b)));
     }
   }
@@ -138,6 +137,17 @@ struct QuadsIntMma : PairsIntMma<kFormat> {
   }
 
  private:
+  // As low_codes and high_codes.
+  static Codes32 looked_up(svuint8_t bits) { return svtbl(svld1rq(svptrue_b8(), kE2m1Codes), bits); }
+  static Codes32 low_of(Codes32 bytes) {
+    if constexpr (kSixteenfold<kFormat>) return svlsl_n_s8_x(svptrue_b8(), bytes, 4);
+    return looked_up(svand_n_u8_x(svptrue_b8(), svreinterpret_u8_s8(bytes), 15));
+  }
+  static Codes32 high_of(Codes32 bytes) {
+    if constexpr (kSixteenfold<kFormat>) return svand_n_s8_x(svptrue_b8(), bytes, -16);
+    return looked_up(svlsr_n_u8_x(svptrue_b8(), svreinterpret_u8_s8(bytes), 4));
+  }
+
   template <int Units, bool kOffsets, typename Walk>
   __attribute__((noinline)) static void multiply_panel(const Walk& walk, float* out, int64_t stride) {
     Pairs::template lay_out_rows<Units>(walk);

@@ -6,16 +6,24 @@
 namespace forearm {
 namespace {
 
-// The code, signed, at one byte of a panel.
-inline int32_t low_nibble(int8_t byte) { return static_cast<int8_t>(static_cast<uint8_t>(byte) << 4) >> 4; }
-inline int32_t high_nibble(int8_t byte) { return byte >> 4; }
+// The code at one byte of a panel.
+template <DType D>
+inline int32_t low_code(int8_t byte) {
+  return nibble_code(D, byte & 15);
+}
+template <DType D>
+inline int32_t high_code(int8_t byte) {
+  return nibble_code(D, byte >> 4 & 15);
+}
+template <CodePacking kFormat>
+constexpr DType kInNibbles = kFormat == CodePacking::e2m1 ? DType::fp4_e2m1 : DType::int4;
 
 template <CodePacking kFormat>
 struct IntMma {
   static constexpr int kRows = 1, kQuantum = 4;
   static constexpr Form kForm = Form::i8_rows;
   static constexpr int kBias = 0, kNibbleBias = 0;
-  static constexpr int kStepK = kQuantum * (kFormat == CodePacking::nibbles ? 2 : 1);
+  static constexpr int kStepK = kQuantum * (in_nibbles(kFormat) ? 2 : 1);
   static constexpr int kStepBytes = kPanel * kQuantum;
   static constexpr int kUnits = 4;
   static constexpr int panels(int) { return 1; }
@@ -53,8 +61,9 @@ struct IntMma {
     for (int i = 0; i < 16; ++i) {
       for (int k = 0; k < kQuantum; ++k) {
         const int8_t byte = codes[i * kQuantum + k];
-        if constexpr (kFormat == CodePacking::nibbles) {
-          sums[i] += row[k] * low_nibble(byte) + row[kQuantum + k] * high_nibble(byte);
+        if constexpr (in_nibbles(kFormat)) {
+          constexpr DType kDType = kInNibbles<kFormat>;
+          sums[i] += row[k] * low_code<kDType>(byte) + row[kQuantum + k] * high_code<kDType>(byte);
         } else {
           sums[i] += row[k] * byte;
         }
@@ -63,12 +72,14 @@ struct IntMma {
   }
 };
 
+template <CodePacking kFormat>
 inline void unpack(const char* nibbles, char* to, int64_t steps) {
-  constexpr int kChunk = kPanel * IntMma<CodePacking::nibbles>::kQuantum;
+  constexpr int kChunk = kPanel * IntMma<kFormat>::kQuantum;
+  constexpr DType kDType = kInNibbles<kFormat>;
   for (int64_t s = 0; s < steps; ++s, nibbles += kChunk, to += 2 * kChunk) {
     for (int i = 0; i < kChunk; ++i) {
-      to[i] = static_cast<char>(low_nibble(static_cast<int8_t>(nibbles[i])));
-      to[kChunk + i] = static_cast<char>(high_nibble(static_cast<int8_t>(nibbles[i])));
+      to[i] = static_cast<char>(low_code<kDType>(static_cast<int8_t>(nibbles[i])));
+      to[kChunk + i] = static_cast<char>(high_code<kDType>(static_cast<int8_t>(nibbles[i])));
     }
   }
 }
@@ -84,7 +95,7 @@ inline F16 code_columns(const char* panel, int64_t k) {
       codes[i] = bytes[(chunk * kPanel + i) * kQuantum];
     } else {
       const int8_t byte = bytes[(chunk / 2 * kPanel + i) * kQuantum];
-      codes[i] = static_cast<int8_t>(chunk % 2 ? high_nibble(byte) : low_nibble(byte));
+      codes[i] = static_cast<int8_t>(chunk % 2 ? high_code<D>(byte) : low_code<D>(byte));
     }
   }
   return load_i8(codes);

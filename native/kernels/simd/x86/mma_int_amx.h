@@ -28,18 +28,23 @@ struct IntMma : DotIntMma<kFormat> {
   // for all rows, and not from each row's sums for each group.
   static void unpack_tile(const char* nibbles, char* to) {
     const __m512i low = _mm512_set1_epi8(15), bias = _mm512_set1_epi8(DotIntMma<kFormat>::kNibbleBias);
+    const __m512i codes = _mm512_broadcast_i32x4(e2m1_codes<0>());
+    const auto code_of = [&](__m512i nibble) {
+      if constexpr (kFormat == CodePacking::e2m1) return _mm512_shuffle_epi8(codes, nibble);
+      return _mm512_sub_epi8(nibble, bias);
+    };
     UNROLL(8)
     for (int step = 0; step < 8; ++step, nibbles += 64, to += 128) {
       const __m512i both = _mm512_loadu_si512(nibbles);
-      _mm512_store_si512(to, _mm512_sub_epi8(_mm512_and_si512(both, low), bias));
-      _mm512_store_si512(to + 64, _mm512_sub_epi8(_mm512_and_si512(_mm512_srli_epi16(both, 4), low), bias));
+      _mm512_store_si512(to, code_of(_mm512_and_si512(both, low)));
+      _mm512_store_si512(to + 64, code_of(_mm512_and_si512(_mm512_srli_epi16(both, 4), low)));
     }
   }
 
   // Returns 16 sums of a row without W's bias; a_sum is the sum of the row's codes.
   static __m512i sums_of(const int32_t* sums, const int32_t* a_sum) {
     const __m512i as_stored = _mm512_load_si512(sums);
-    if constexpr (kFormat == CodePacking::nibbles) return as_stored;
+    if constexpr (in_nibbles(kFormat)) return as_stored;
     return _mm512_sub_epi32(as_stored, _mm512_set1_epi32(*a_sum * DotIntMma<kFormat>::kBias));
   }
 };

@@ -1,5 +1,6 @@
 // Integer tiles of the AVX2 tier: up to 4 rows by 16 columns, 8 of the 16 registers.
 #pragma once
+#include "kernels/simd/x86/e2m1_codes.h"
 #include "kernels/simd/x86/vec_avx2.h"
 
 namespace forearm {
@@ -25,6 +26,11 @@ inline __m256i nibbles(__m256i x) {
 template <int I>
 inline Bytes nibbles(const Bytes& x) {
   return {nibbles<I>(x.a), nibbles<I>(x.b)};
+}
+template <int kAdded>
+inline Bytes looked_up(const Bytes& bits) {
+  const __m256i codes = _mm256_broadcastsi128_si256(e2m1_codes<kAdded>());
+  return {_mm256_shuffle_epi8(codes, bits.a), _mm256_shuffle_epi8(codes, bits.b)};
 }
 inline Quad broadcast_quad(const char* a) {
   int32_t quad;
@@ -67,6 +73,11 @@ inline __m256 code_floats(__m256i codes, int64_t k) {  // eight columns, their f
   }
   const __m256i down = _mm256_set1_epi32(static_cast<int>(k % 4 * 8 + k / 4 % 2 * 4));
   const __m256i code = _mm256_and_si256(_mm256_srlv_epi32(codes, down), _mm256_set1_epi32(15));
+  if constexpr (D == DType::fp4_e2m1) {  // the sign above three bits of magnitude
+    const __m256 magnitude = _mm256_permutevar8x32_ps(_mm256_setr_ps(0, 1, 2, 3, 4, 6, 8, 12), code);
+    const __m256i sign = _mm256_slli_epi32(_mm256_srli_epi32(code, 3), 31);
+    return _mm256_xor_ps(magnitude, _mm256_castsi256_ps(sign));
+  }
   return _mm256_cvtepi32_ps(_mm256_sub_epi32(code, _mm256_set1_epi32(8)));
 }
 template <DType D>

@@ -1,5 +1,6 @@
 // Integer tiles of the AVX-512 tier without VNNI: up to 8 rows by 32 columns.
 #pragma once
+#include "kernels/simd/x86/e2m1_codes.h"
 #include "kernels/simd/x86/vec_avx512.h"
 
 namespace forearm {
@@ -15,6 +16,10 @@ inline Bytes load_bytes(const char* p) { return _mm512_loadu_si512(p); }
 template <int I>
 inline Bytes nibbles(Bytes x) {
   return _mm512_and_si512(I == 0 ? x : _mm512_srli_epi16(x, 4), _mm512_set1_epi8(15));
+}
+template <int kAdded>
+inline Bytes looked_up(Bytes bits) {
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(e2m1_codes<kAdded>()), bits);
 }
 inline Quad broadcast_quad(const char* a) {
   int32_t quad;
@@ -55,6 +60,10 @@ inline F16 code_columns(const char* panel, int64_t k) {
     return floats_of(_mm512_srai_epi32(_mm512_sllv_epi32(load_bytes(panel + chunk * 64), up), 24));
   }
   const __m512i down = broadcast_int(static_cast<int>(k % 4 * 8 + chunk % 2 * 4));
+  if constexpr (D == DType::fp4_e2m1) {
+    const __m512 numbers = _mm512_setr_ps(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
+    return {_mm512_permutexvar_ps(_mm512_srlv_epi32(load_bytes(panel + chunk / 2 * 64), down), numbers)};
+  }
   const __m512 numbers = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
   return {_mm512_permutexvar_ps(_mm512_srlv_epi32(load_bytes(panel + chunk / 2 * 64), down), numbers)};
 }

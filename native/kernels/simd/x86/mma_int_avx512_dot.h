@@ -6,6 +6,7 @@
 #include "kernels/kernels.h"
 #include "kernels/simd/mma_int.h"
 #include "kernels/simd/unroll.h"
+#include "kernels/simd/x86/e2m1_codes.h"
 #include "kernels/simd/x86/vec_avx512.h"
 
 namespace forearm {
@@ -16,9 +17,12 @@ struct DotIntMma {
   static constexpr int kRows = 1, kQuantum = 4;
   static constexpr Form kForm = Form::i8_rows;
   static constexpr int kBias = 128, kNibbleBias = 8;
-  static constexpr int kStepK = kFormat == CodePacking::nibbles ? 8 : 4;
+  // What is added to a code where it is multiplied.
+  static constexpr int kAdded = kFormat == CodePacking::bytes ? kBias : kFormat == CodePacking::e2m1 ? 12 : kNibbleBias;
+  static constexpr bool kNibbles = in_nibbles(kFormat);
+  static constexpr int kStepK = kNibbles ? 8 : 4;
   static constexpr int kStepBytes = 64;
-  static constexpr bool kInPlace = true, kFetchesOut = true, kLongStep = kFormat == CodePacking::nibbles;
+  static constexpr bool kInPlace = true, kFetchesOut = true, kLongStep = kNibbles;
   static constexpr int kUnits = 12;
   static constexpr int panels(int units) {
     return units <= 3 ? 8 : units <= 4 ? 6 : units <= 6 ? 4 : units <= 8 ? 3 : 2;
@@ -26,12 +30,12 @@ struct DotIntMma {
   // As in DotMma, unless even one row prefetches: of the read bandwidth int8 went from 82 to 90 %, int4 from 74 to 85 %
   // (one row, Zen 4); of the limit int8 from 78-95 to 88-98 % (4 to 12 rows, Zen 5), int4 from 70-76 to 82-88 (2 rows)
   // and 74-80 to 94-97 % (4 rows). From 8 rows on int4 has more to multiply than to wait for.
-  static constexpr int kStreamedUnits = kFetchedRows == 1 ? 0 : kFormat == CodePacking::nibbles ? 6 : 12;
+  static constexpr int kStreamedUnits = kFetchedRows == 1 ? 0 : kNibbles ? 6 : 12;
   using Sums = __m512i;
   using Scales = F16;
 
   static Sums start(const int32_t* sums, int64_t) {
-    __m512i start = _mm512_set1_epi32(*sums * (kFormat == CodePacking::bytes ? -kBias : -kNibbleBias));
+    __m512i start = _mm512_set1_epi32(*sums * -kAdded);
     // A separate value for each panel: gcc 12 merges equal ones, copies the value in the loop and spills.
     __asm__ volatile("" : "+v"(start));
     return start;
@@ -45,7 +49,7 @@ struct DotIntMma {
     // would two steps at once (kLongStep). Without gcc's moves and spills, GFLOP/s of int4 went from 94, 84, 90 to 98,
     // 90, 93 for 1 row and from 373, 396, 377 to 391, 407, 389 for 12 rows; 512 rows gained 1 %, 2 rows lost 0 to 4 %
     // (Zen 4, one thread).
-    if constexpr (kFormat == CodePacking::nibbles) add_chunk<1>(sums, a + 4, unit_bytes, w, panel_bytes);
+    if constexpr (kNibbles) add_chunk<1>(sums, a + 4, unit_bytes, w, panel_bytes);
   }
 
   static void fold(Sums sums, const float* a_scales, int64_t, Scales s, float* acc) {
@@ -74,7 +78,7 @@ struct DotIntMma {
   // sums.
   template <int I>
   static __m512i columns_of(const char* step) {
-    if constexpr (kFormat != CodePacking::nibbles) return _mm512_loadu_si512(step);
+    if constexpr (!kNibbles) return _mm512_loadu_si512(step);
     const __m512i low = _mm512_set1_epi8(15);
     const auto& codes = *reinterpret_cast<const char(*)[64]>(step);
     __m512i columns;
@@ -83,6 +87,8 @@ struct DotIntMma {
     } else {
       __asm__("vpsrlw $4, %1, %0\n\tvpandd %2, %0, %0" : "=&v"(columns) : "m"(codes), "v"(low));
     }
+    if constexpr (kFormat == CodePacking::e2m1)
+      return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(e2m1_codes<kAdded>()), columns);
     return columns;
   }
 
@@ -115,6 +121,10 @@ inline F16 code_columns(const char* panel, int64_t k) {
   const int shift = static_cast<int>(k % 4 * 8 + (has_nibbles(D) ? chunk % 2 * 4 : 0));
   const __m512i codes = _mm512_loadu_si512(panel + (has_nibbles(D) ? chunk / 2 : chunk) * 64);
   const __m512i code = _mm512_srlv_epi32(codes, _mm512_set1_epi32(shift));
+  if constexpr (D == DType::fp4_e2m1) {
+    const __m512 numbers = _mm512_setr_ps(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
+    return {_mm512_permutexvar_ps(code, numbers)};
+  }
   if constexpr (has_nibbles(D)) {
     const __m512 numbers = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
     return {_mm512_permutexvar_ps(code, numbers)};
