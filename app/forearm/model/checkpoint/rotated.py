@@ -97,10 +97,9 @@ class RotatedWeights:
     ) -> Float32Array | npt.NDArray[np.uint16]:
         return self._files.mapping(tensor.path).rows(tensor, part.rows(begin, end))
 
-    def _stored_vector(self, name: str) -> Float32Array:
-        part, tensor = self._vectors[name]
-        return part.vector(self._files.mapping(tensor.path), tensor)
-
     def _norm(self, name: str) -> Float32Array | None:
         """Return the weights of a norm that are folded into the matrices behind it; None for no name."""
-        return self._stored_vector(name) + np.float32(self._config.norm_plus_one) if name else None
+        if not name:
+            return None
+        part, tensor = self._vectors[name]
+        return part.vector(self._files.mapping(tensor.path), tensor) + np.float32(self._config.norm_plus_one)

@@ -190,6 +190,10 @@ def gemma4(inputs: FamilyInputs) -> ModelConfig:
     act = activation(keys, "hidden_activation", "gelu_pytorch_tanh")
     width, wide = keys.integer("intermediate_size"), keys.flag("use_double_wide_mlp")
     dense = [FeedForward(width * (2 if wide and one.shared_from is not None else 1), act) for one in mixers]
+    feed_forwards: Sequence[FeedForward | Experts] = dense
+    if keys.flag("enable_moe_block"):
+        experts = routed(inputs, "num_experts", "moe_intermediate_size", True, active="top_k_experts", apart=True)
+        feed_forwards = [replace(experts, activation=one.activation, shared=one) for one in dense]
     bias, per_layer = keys.flag("attention_bias"), _per_layer_width(inputs)
     return decoder(
         inputs,
@@ -197,7 +201,7 @@ def gemma4(inputs: FamilyInputs) -> ModelConfig:
         ropes=ropes_by_layer_type(
             inputs, full=("rope_theta", 1e6), sliding=("rope_theta", 1e4), full_head_dim=full_heads[1]
         ),
-        feed_forwards=_beside_experts(inputs, dense) if keys.flag("enable_moe_block") else dense,
+        feed_forwards=feed_forwards,
         norm_placement="sandwich",
         qk_norm="head",
         v_norm=True,
@@ -228,12 +232,6 @@ _DEFAULTS: dict[str, Any] = {
         switches.SLIDING: {"rope_type": "default", "rope_theta": 1e4},
     },
 }  # fmt: skip
-
-
-def _beside_experts(inputs: FamilyInputs, dense: list[FeedForward]) -> list[Experts]:
-    """Return experts beside each layer's dense feed-forward, which 26B-A4B has."""
-    experts = routed(inputs, "num_experts", "moe_intermediate_size", True, active="top_k_experts", apart=True)
-    return [replace(experts, activation=one.activation, shared=one) for one in dense]
 
 
 def _per_layer_width(inputs: FamilyInputs) -> int:

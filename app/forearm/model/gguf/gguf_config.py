@@ -15,7 +15,7 @@ from typing import Any
 
 from forearm.errors import ConfigError
 from forearm.model.families import switches
-from forearm.model.families.config import DTypeName, Layer, ModelConfig, Rope
+from forearm.model.families.config import DTypeName, ModelConfig, Rope
 from forearm.model.families.decoder import FamilyInputs
 from forearm.model.families.families import FAMILIES, computed
 from forearm.model.families.generation import eos_ids
@@ -62,7 +62,10 @@ def gguf_config(
         model_type=model_type,
         names=_names(metadata, own, config),
         norm_plus_one=False,
-        layers=tuple(_tiled(layer) for layer in config.layers) if own.tiled else config.layers,
+        layers=tuple(
+            replace(one, mixer=replace(one.mixer, tiled=own.tiled)) if isinstance(one.mixer, GatedDelta) else one
+            for one in config.layers
+        ),
         ropes=tuple(_as_stored(metadata, rope) for rope in config.ropes),
         eos_token_ids=_ends(metadata.keys, config.vocab_size),
         bos_token_id=metadata.keys.optional_integer("tokenizer.ggml.bos_token_id"),
@@ -162,11 +165,6 @@ def _names(metadata: GgufMetadata, own: GgufArchitecture, config: ModelConfig) -
     for key, split in (("k_up", "attn_k_b[all]"), ("v_up", "attn_v_b[all]")):
         names[key] = "attn_kv_b" if joint else split
     return names
-
-
-def _tiled(layer: Layer) -> Layer:
-    """Return a layer whose value heads are in the order of these files."""
-    return replace(layer, mixer=replace(layer.mixer, tiled=True)) if isinstance(layer.mixer, GatedDelta) else layer
 
 
 def _as_stored(metadata: GgufMetadata, rope: Rope) -> Rope:
