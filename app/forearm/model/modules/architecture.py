@@ -169,8 +169,9 @@ def _config(folder: Path) -> PretrainedConfig:
     except Exception as problem:  # the configuration classes raise whatever their checks do
         said = " ".join(str(problem).split())
         raise ConfigError(f"{folder}: transformers can't read its config.json: {said:.300}") from None
-    # BERT and its like, which is_decoder and add_cross_attention turn into decoders; GPT-NeoX has a false one, too.
-    two_sided = hasattr(config, "add_cross_attention") and not config.is_decoder
+    # BERT and its like, which is_decoder and add_cross_attention turn into decoders. GPT-NeoX has the first alone,
+    # GPT-2 the second alone.
+    two_sided = hasattr(config, "add_cross_attention") and getattr(config, "is_decoder", True) is False
     if config.is_encoder_decoder:
         why = "is_encoder_decoder is true: an encoder reads the prompt, and forearm generates with decoders alone"
     elif two_sided:
