@@ -1,20 +1,22 @@
 """Time layers with experts beside dense layers of as many active parameters.
 
-    python -m bench.kernels.experts [--layers 3] [--threads 2] [--format int4]...
+    python -m bench.kernels.experts [--shape gpt-oss-20b] [--layers 3] [--threads 2] [--format int4]...
 
-The shape is Qwen3-30B-A3B's (hidden 2048, 128 experts of 768, 8 a token), cut to some layers; weights are random. The
-feed-forward of a dense layer is 8 * 768 wide. For each number of rows it prints the milliseconds of a step of both
-models, and the bytes that a step with experts reads, as a share of the threads' read bandwidth. Passes of both models
-alternate, and each figure is the best of its passes: other work on the machine only ever takes away.
+The sizes are Qwen3-30B-A3B's (hidden 2048, 128 experts of 768, 8 a token) or gpt-oss-20b's (hidden 2880, 32 experts of
+2880, 4 a token), cut to some layers; weights are random, all in the format. The feed-forward of a dense layer is as
+wide as the experts of a token. For each number of rows it prints the milliseconds of a step of both models, and the
+bytes that a step with experts reads, as a share of the threads' read bandwidth. Passes of both models alternate, and
+each figure is the best of its passes: other work on the machine only ever takes away.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import replace
+from dataclasses import dataclass
 
 import numpy as np
+from bench.executors import load_piece
 
 from forearm import _native
 from forearm.model.checkpoint.formats import spec_bytes
@@ -25,20 +27,38 @@ FORMATS = {
     "bf16": WeightFormat("bfloat16"),
     "int8": WeightFormat("int8"),
     "int4": WeightFormat("int4", 32, "float16"),
+    "mxfp4": WeightFormat("fp4_e2m1", 32, "e8m0"),
     "fp8": WeightFormat("fp8_e4m3"),
 }
 ROWS = (1, 8, 32, 512)
 BLOCK = 32
-EXPERTS = Experts(768, count=128, active=8, renormalized=True)
 
 
-def config(layers: int, feed_forward: FeedForward | Experts) -> ModelConfig:
-    """Return the shape of Qwen3-30B-A3B, with a small vocabulary, because the head is not measured."""
-    rope = Rope((1e6 ** (-np.arange(0, 128, 2) / 128)).astype(np.float32))
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a model with experts."""
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    experts: Experts
+
+
+SIZES = {
+    "qwen3-30b-a3b": Sizes(2048, 32, 4, 128, Experts(768, count=128, active=8, renormalized=True)),
+    "gpt-oss-20b": Sizes(2880, 64, 8, 64, Experts(2880, count=32, active=4, renormalized=True)),
+}
+
+
+def config(sizes: Sizes, layers: int, feed_forward: FeedForward | Experts) -> ModelConfig:
+    """Return layers of Qwen3-MoE's kind with a small vocabulary, because the head is not measured."""
+    rope = Rope((1e6 ** (-np.arange(0, sizes.head_dim, 2) / sizes.head_dim)).astype(np.float32))
     return ModelConfig(
-        model_type="qwen3_moe", dtype="bfloat16", vocab_size=1024, hidden=2048, heads=32, kv_heads=4, head_dim=128,
-        max_positions=4096, layers=(Layer(Attention(0), feed_forward),) * layers, ropes=(rope,), tied_head=True,
-        qk_norm="head", attention_scale=128**-0.5,
+        model_type="qwen3_moe", dtype="bfloat16", vocab_size=1024, hidden=sizes.hidden, heads=sizes.heads,
+        kv_heads=sizes.kv_heads, head_dim=sizes.head_dim, max_positions=4096,
+        layers=(Layer(Attention(0), feed_forward),) * layers, ropes=(rope,), tied_head=True, qk_norm="head",
+        attention_scale=sizes.head_dim**-0.5,
     )  # fmt: skip
 
 
@@ -51,21 +71,22 @@ def load(model: ModelConfig, format: WeightFormat, threads: int) -> _native.Exec
     for spec in matrices(model):
         for part in spec.parts:
             if (part.rows, spec.k) not in made:
-                made[part.rows, spec.k] = rng.normal(0, spec.k**-0.5, (part.rows, spec.k)).astype(np.float32)
+                made[part.rows, spec.k] = rng.normal(0, 1, (part.rows, spec.k)).astype(np.float32)
             for expert in range(spec.experts):
-                executor.load_matrix(part.name, made[part.rows, spec.k], "float32", expert * part.rows)
+                load_piece(executor, part.name, expert * part.rows, made[part.rows, spec.k], formats[spec.name])
     executor.load_vector("final_norm", np.ones(model.hidden, np.float32))
     for i in range(len(model.layers)):
-        for name, size in (("input_norm", 2048), ("pre_mlp_norm", 2048), ("q_norm", 128), ("k_norm", 128)):
+        for name in ("input_norm", "pre_mlp_norm", "q_norm", "k_norm"):
+            size = model.head_dim if name.startswith(("q", "k")) else model.hidden
             executor.load_vector(f"layers.{i}.{name}", np.ones(size, np.float32))
     executor.finish_loading()
     executor.allocate_kv(64)
     return executor
 
 
-def read_bytes(model: ModelConfig, formats: dict[str, WeightFormat], rows: int) -> float:
+def read_bytes(model: ModelConfig, experts: Experts, formats: dict[str, WeightFormat], rows: int) -> float:
     """Return the bytes of weights that a step reads, with the expected number of experts for an even choice."""
-    chosen = 1 - (1 - EXPERTS.active / EXPERTS.count) ** rows
+    chosen = 1 - (1 - experts.active / experts.count) ** rows
     specs = matrices(model)
     return sum(spec_bytes(s, formats[s.name]) * (chosen if s.experts > 1 else 1) for s in specs)
 
@@ -87,13 +108,16 @@ def step_ms(executor: _native.Executor, rows: int, vocabulary: int) -> float:
 def main() -> None:
     """Print a line for each format and number of rows."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("--shape", choices=SIZES, default="qwen3-30b-a3b")
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--passes", type=int, default=15)
     parser.add_argument("--format", action="append", choices=FORMATS)
     asked = parser.parse_args()
-    with_experts = config(asked.layers, EXPERTS)
-    dense = replace(with_experts, layers=config(asked.layers, FeedForward(EXPERTS.active * EXPERTS.width)).layers)
+    sizes = SIZES[asked.shape]
+    experts = sizes.experts
+    with_experts = config(sizes, asked.layers, experts)
+    dense = config(sizes, asked.layers, FeedForward(experts.active * experts.width))
     print(f"tier {_native.tier()}, {asked.threads} threads, {asked.layers} layers")
     for name in asked.format or FORMATS:
         format = FORMATS[name]
@@ -103,7 +127,8 @@ def main() -> None:
             bandwidth = _native.limits([], asked.threads, 256, 0.2)["read_gb_s"]
             both = [(step_ms(ours, rows, 1024), step_ms(plain, rows, 1024)) for _ in range(asked.passes)]
             mine, other = (min(times) for times in zip(*both, strict=True))
-            share = f", {read_bytes(with_experts, formats, rows) / mine / 1e6 / bandwidth:4.0%} of {bandwidth:.0f} GB/s"
+            read_gb_s = read_bytes(with_experts, experts, formats, rows) / mine / 1e6
+            share = f", {read_gb_s / bandwidth:4.0%} of {bandwidth:.0f} GB/s"
             print(
                 f"{name:5} {rows:4} rows: experts {mine:8.2f} ms, dense {other:8.2f} ms, {other / mine:5.2f}{share}",
                 flush=True,
