@@ -138,7 +138,11 @@ struct QuadsIntMma : PairsIntMma<kFormat> {
 
  private:
   // As low_codes and high_codes.
-  static Codes32 looked_up(svuint8_t bits) { return svtbl(svld1rq(svptrue_b8(), kE2m1Codes), bits); }
+  static Codes32 looked_up(svuint8_t bits) {
+    const int8_t* codes = kE2m1Codes;
+    asm("" : "+r"(codes));  // gcc 13 fails (internal error in fold_vec_perm) where it sees the table's values
+    return svtbl(svld1rq(svptrue_b8(), codes), bits);
+  }
   static Codes32 low_of(Codes32 bytes) {
     if constexpr (kSixteenfold<kFormat>) return svlsl_n_s8_x(svptrue_b8(), bytes, 4);
     return looked_up(svand_n_u8_x(svptrue_b8(), svreinterpret_u8_s8(bytes), 15));
