@@ -52,9 +52,11 @@ build() {
   docker image inspect "$2" >/dev/null 2>&1 || { say "base image for $1"; tools/arm/base_image.sh $suite "$1" "$2"; }
   docker image inspect "$base_amd64" >/dev/null 2>&1 || tools/arm/base_image.sh $suite amd64 "$base_amd64"
   say "image for $1"
-  docker build --quiet --network host -f Dockerfile.arm --platform "linux/$1" --build-arg "BASE=$2" \
+  mkdir -p build
+  docker build --progress plain --network host -f Dockerfile.arm --platform "linux/$1" --build-arg "BASE=$2" \
     --build-arg "BUILD_BASE=$base_amd64" --build-arg "VERSION=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' app/forearm/__init__.py)" \
-    --build-arg "REVISION=$(git rev-parse HEAD)" -t "forearm:$1" .
+    --build-arg "REVISION=$(git rev-parse HEAD)" -t "forearm:$1" . >"build/image-$1.log" 2>&1 ||
+    { tail -n 60 "build/image-$1.log" && exit 1; }
 }
 
 # start DOCKER-OPTION...: a server with no privilege, and nothing to write on but /tmp
