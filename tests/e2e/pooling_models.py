@@ -35,13 +35,7 @@ def write_tokenizer(folder: Path) -> None:
     vocabulary = {word: number for number, word in enumerate(_WORDS)}
     tokenizer = tokenizers.Tokenizer(WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
-    tokenizer.post_processor = TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
-    )
-    fast.save_pretrained(folder)
+    _save(tokenizer, [("[CLS]", 2), ("[SEP]", 3)], folder)
 
 
 def write_deberta_tokenizer(folder: Path) -> None:
@@ -51,8 +45,13 @@ def write_deberta_tokenizer(folder: Path) -> None:
     tokenizer = tokenizers.Tokenizer(Unigram(pieces, unk_id=3))
     tokenizer.normalizer = Sequence([Strip(), Replace(tokenizers.Regex(" {2,}"), " ")])
     tokenizer.pre_tokenizer = Metaspace()
+    _save(tokenizer, [("[CLS]", 1), ("[SEP]", 2)], folder)
+
+
+def _save(tokenizer: tokenizers.Tokenizer, marks: list[tuple[str, int]], folder: Path) -> None:
+    """Write it as transformers does, with these marks around a text and between two; b of a pair has type 1."""
     tokenizer.post_processor = TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=marks
     )
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
