@@ -58,11 +58,21 @@ look() {
     "$run" 2>/dev/null || unavailable "overlay file systems can't be mounted"
 }
 
+# Two stages of .ci/run come here at once: one unpacks while the other waits. A program that is unpacked a second time
+# cannot be run meanwhile ("Text file busy").
 fetch() {
   [ "$(uname -m)" = x86_64 ] || unavailable "its packages here are for x86-64"
   local complete
   complete=$folder/complete-$(cksum <<<"$packages" | cut -d ' ' -f 1)
-  [ -e "$complete" ] && return
+  mkdir -p "$folder"
+  (
+    flock 8
+    [ -e "$complete" ] || unpack
+    touch "$complete"
+  ) 8>"$folder/fetch.lock"
+}
+
+unpack() {
   "$root/tools/arm/get_debs.sh" "$folder/root" <<<"$packages"
   # Container names are resolved by rules in each container's own network.
   local tables
@@ -70,7 +80,6 @@ fetch() {
     printf '#!/bin/sh\nXTABLES_LIBDIR=%s exec %s "$@"\n' "$bin/lib/x86_64-linux-gnu/xtables" "$bin/sbin/$tables-nft" >"$bin/sbin/$tables"
     chmod +x "$bin/sbin/$tables"
   done
-  touch "$complete"
 }
 
 # Let the programs find each other and their libraries by name.
@@ -78,7 +87,9 @@ settings() {
   export PATH="$bin/sbin:$bin/bin:$PATH" LD_LIBRARY_PATH="$folder/root/lib/x86_64-linux-gnu:$bin/lib/x86_64-linux-gnu"
   export DOCKER_HOST=unix://$run/docker.sock DOCKER_CONFIG=$folder/config
   mkdir -p "$DOCKER_CONFIG" "$run"
-  printf '{"cliPluginsExtraDirs": ["%s"]}\n' "$bin/libexec/docker/cli-plugins" >"$DOCKER_CONFIG/config.json"
+  local config=$DOCKER_CONFIG/config.json
+  printf '{"cliPluginsExtraDirs": ["%s"]}\n' "$bin/libexec/docker/cli-plugins" >"$config.$$"
+  mv "$config.$$" "$config" # at once: another docker command may be reading it
 }
 
 answers() { docker version >/dev/null 2>&1; }
