@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import uvloop
@@ -13,7 +14,7 @@ from tests.api.echo_engine import EchoEngine, echo_engine
 from tests.api.server import wait_until
 
 from forearm import wire
-from forearm.api.engine_client.engine_client import EngineClient
+from forearm.api.engine_client.engine_client import EngineClient, Generation
 from forearm.errors import EngineUnavailable, InvalidRequest
 
 
@@ -46,6 +47,35 @@ async def test_tokens_come_by_prompt_and_output_until_all_have_ended(tmp_path: P
 
             assert found == {(0, 0): [1, 2, 1], (0, 1): [2, 1, 2], (1, 0): [1, 2, 1]}
             assert client.connections[0].open == {}
+
+
+async def test_a_request_is_reported_as_submitted_in_the_moment_in_which_it_is_counted_as_accepted(
+    tmp_path: Path,
+) -> None:
+    class Watcher:
+        submits: ClassVar[list[int]] = []
+
+        def submitted(self, prompts: Sequence[Sequence[int]], params: wire.SamplingParams | None) -> None:
+            assert client.load is not None
+            self.submits.append(client.load.room)
+
+        def tokens(self, message: wire.Tokens) -> None: ...
+
+        def over(self) -> None: ...
+
+    with echo_engine(tmp_path / "a") as engine:
+        engine.load, engine.silent = wire.Load(room=5, retry_after_s=1), True
+        async with connected(engine) as client:
+            while client.load is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            connection = client.connections[0]
+            generation = Generation(connection, [submit("x"), submit("y")], [Watcher()])
+            connection.open |= {"x": generation, "y": generation}
+
+            connection._take(wire.Accepted(request_id="x"))
+            assert Watcher.submits == []
+            connection._take(wire.Accepted(request_id="y"))
+            assert Watcher.submits == [3]
 
 
 async def test_one_output_can_be_stopped_and_the_others_go_on(tmp_path: Path) -> None:

@@ -34,7 +34,9 @@ class Generation:
         self._numbers = {request.request_id: number for number, request in enumerate(requests)}
         self._open = {request.request_id: set(range(request.params.n)) for request in requests}
         self._ids = [request.request_id for request in requests]
+        self._requests: Sequence[wire.Submit] = requests
         self._accepted: asyncio.Queue[ForearmError | None] = asyncio.Queue()
+        self._unaccepted = len(requests)
         self._events: asyncio.Queue[wire.Tokens | ForearmError] = asyncio.Queue()
         self._observers = observers
 
@@ -85,6 +87,13 @@ class Generation:
         """Receive a message from the engine."""
         if isinstance(message, wire.Accepted):
             self._accepted.put_nowait(None)
+            self._unaccepted -= 1
+            if not self._unaccepted:
+                # Now, not when the submitting task runs again: the connection has just counted the request as the
+                # engine's, and who counts those in front of the engine must not count it a second time.
+                requests, self._requests = self._requests, ()  # a long prompt is not kept while the answer grows
+                for observer in self._observers:
+                    observer.submitted([one.prompt_token_ids for one in requests], requests[0].params)
         elif isinstance(message, wire.Refused):
             self.fail(error_of(message))
         elif isinstance(message, wire.Tokens):
@@ -182,10 +191,7 @@ class EngineClient:
         Raises: InvalidRequest, Overloaded, EngineUnavailable.
         """
         choose = partial(self._chosen, requests[0])
-        generation = await self.hand(choose, lambda one: Generation(one, requests, observers), requests)
-        for observer in observers:
-            observer.submitted([request.prompt_token_ids for request in requests], requests[0].params)
-        return generation
+        return await self.hand(choose, lambda one: Generation(one, requests, observers), requests)
 
     async def hand(
         self,

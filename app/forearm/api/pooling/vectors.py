@@ -18,7 +18,7 @@ class Vectors:
 
     def __init__(self, connection: EngineConnection, request: wire.Embed, observers: Sequence[Observer]) -> None:
         self._connection = connection
-        self._request_id = request.request_id
+        self._request = request
         self._found: list[wire.Embedded | None] = [None] * len(request.prompts)
         self._left = len(request.prompts)
         self._events: asyncio.Queue[wire.Accepted | ForearmError | None] = asyncio.Queue()
@@ -48,13 +48,15 @@ class Vectors:
         """Receive a message from the engine."""
         if isinstance(message, wire.Accepted):
             self._events.put_nowait(message)
+            for observer in self._observers:  # at once, as Generation does
+                observer.submitted([prompt.token_ids for prompt in self._request.prompts], None)
         elif isinstance(message, wire.Refused):
             self.fail(error_of(message))
         elif isinstance(message, wire.Embedded):
             self._left -= self._found[message.index] is None
             self._found[message.index] = message
             if not self._left:
-                self._connection.open.pop(self._request_id, None)
+                self._connection.open.pop(self._request.request_id, None)
                 self._events.put_nowait(None)
 
     def fail(self, error: ForearmError) -> None:
@@ -63,8 +65,8 @@ class Vectors:
 
     def close(self) -> None:
         """Abort the texts in the engine. May be called at any time, and again."""
-        if self._connection.open.pop(self._request_id, None) is not None:
-            self._connection.send(wire.Abort(request_id=self._request_id))
+        if self._connection.open.pop(self._request.request_id, None) is not None:
+            self._connection.send(wire.Abort(request_id=self._request.request_id))
         observers, self._observers = self._observers, ()
         for observer in observers:
             observer.over()
@@ -75,7 +77,4 @@ async def embed(engines: EngineClient, request: wire.Embed, observers: Sequence[
 
     Raises: InvalidRequest, Overloaded, EngineUnavailable.
     """
-    vectors = await engines.hand(engines.least_loaded, lambda one: Vectors(one, request, observers), [request])
-    for observer in observers:
-        observer.submitted([prompt.token_ids for prompt in request.prompts], None)
-    return vectors
+    return await engines.hand(engines.least_loaded, lambda one: Vectors(one, request, observers), [request])
