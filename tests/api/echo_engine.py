@@ -72,13 +72,13 @@ class EchoEngine:
         self._started.set()
         await self._ending.wait()
         server.close()
-        await asyncio.sleep(0.05)  # a connection that was just accepted, as of a client that comes again, gets its task
-        for writer in self._writers:
-            writer.transport.abort()
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        await asyncio.sleep(0.05)  # the connections' own tasks see their ends
+        # All others are connections, some of them accepted a moment ago, and answers; no transport outlives the loop.
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for writer in self._writers:
+                writer.transport.abort()
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.wait(others, timeout=0.05)
         self.running.clear()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
