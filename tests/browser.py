@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-# Contrast of two colours after WCAG 2.2, of every text that can be seen (1.4.3) and of the frames of fields (1.4.11).
-# Returns: a line for each that falls short.
+# Contrast by WCAG 2.2 of every visible text (1.4.3) and of the borders of fields (1.4.11).
+# Returns a line for each text or border below the minimum.
 POOR_CONTRASTS = """() => {
   const channels = (color) => {
     const [r, g, b, a = 1] = color.match(/[\\d.]+/g).map(Number);

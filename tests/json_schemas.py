@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-# Values: what const and enum list, what they may be confused by among them.
+# Values for const and enum, among them some that are easily confused.
 scalars = st.one_of(
     st.none(),
     st.booleans(),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from forearm import wire
 
-EOS = 256  # of letters.py's tokenizer
+EOS = 256  # as letters.py's tokenizer has it
 VOCABULARY = 260
 
 
@@ -25,14 +25,14 @@ class EchoEngine:
     path: Path
     max_model_len: int = 1000
     max_request_bytes: int = wire.MAX_FRAME_BYTES
-    places: int = 1000  # requests taken at a time; more are refused as Overloaded
+    places: int = 1000  # most requests at a time; more are refused as Overloaded
     pause_s: float = 0.0  # before each token
-    silent: bool = False  # takes requests and says nothing
+    silent: bool = False  # accepts requests and sends no tokens
     draining: bool = False
     step_age_s: float = 0.0
-    load: wire.Load | None = None  # told with each connection, and by `tell`
-    disk_full: bool = False  # for recordings
-    profiled: list[bool] = field(default_factory=list)  # what /start_profile and /stop_profile have come to
+    load: wire.Load | None = None  # sent to each new connection, and by `tell`
+    disk_full: bool = False  # recordings fail
+    profiled: list[bool] = field(default_factory=list)  # True for each /start_profile, False for each /stop_profile
     submits: list[wire.Submit] = field(default_factory=list)
     running: set[tuple[str, int]] = field(default_factory=set)
 
@@ -118,7 +118,7 @@ class EchoEngine:
             writer.write(wire.frame(refused))
             return
         outputs = [(submit.request_id, index) for index in range(submit.params.n)]
-        self.running.update(outputs)  # before anybody hears of it
+        self.running.update(outputs)  # before the worker is told
         mine.update(outputs)
         writer.write(wire.frame(wire.Accepted(request_id=submit.request_id)))
         for index, output in enumerate(outputs):

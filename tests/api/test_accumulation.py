@@ -110,7 +110,8 @@ def test_responses_are_accumulated_to_what_they_end_with(tmp_path: Path) -> None
         done = [item.to_dict() for _, item in sorted(state._completed_output.items())]
         assert done == [item.to_dict() for item in final.output]
         snapshot = state._ResponseStreamState__current_snapshot
-        grown = [bare(item) for item in snapshot.output if item.type != "reasoning"]  # which the client does not grow
+        # the client does not accumulate this field
+        grown = [bare(item) for item in snapshot.output if item.type != "reasoning"]
         assert grown == [bare(item) for item in final.output if item.type != "reasoning"]
         assert final.status == {"length": "incomplete", None: "failed"}.get(reason, "completed")
 

@@ -90,6 +90,6 @@ def test_a_client_that_leaves_ends_the_search(start_server: StartServer) -> None
 
 def test_a_full_queue_refuses_the_search(start_server: StartServer) -> None:
     server = start_server()
-    server.engine.places = 1  # enough for the first round alone, which has one beam
+    server.engine.places = 1  # enough only for the first round, which has one beam
     assert server.complete("hello", **BEAMS).status_code == 429
     wait_until(lambda: not server.engine.running)

@@ -46,7 +46,7 @@ def test_the_answer_has_exactly_the_shape_that_clients_know(server: Server) -> N
 def test_sixteen_tokens_are_the_default(server: Server) -> None:
     assert texts(server.complete("ab").json()) == ["ab" * 8]
     assert texts(server.complete("ab", max_tokens=None).json()) == ["ab" * 8]
-    assert len(texts(server.complete("a" * 990).json())[0]) == 10  # what the context leaves
+    assert len(texts(server.complete("a" * 990).json())[0]) == 10  # the room that the context leaves
     assert len(texts(server.complete("a" * 990, max_tokens=None).json())[0]) == 10
 
 

@@ -20,7 +20,7 @@ from forearm.errors import ConfigError
 
 SECRET = "sk-team-a-0123456789"
 DIGEST = digest_of(SECRET.encode())
-FORKS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the children only count
+FORKS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # only the children are counted
 
 
 def write(path: Path, *entries: dict[str, Any]) -> str:
@@ -241,7 +241,7 @@ def test_requests_of_a_worker_that_died_are_open_no_more() -> None:
     def work() -> str:
         return table.admit(DIGEST, limits).refused
 
-    for _ in range(2):  # neither ever leaves
+    for _ in range(2):  # neither file ever disappears
         with os.fdopen(_in_child(work)) as pipe:
             assert pipe.read() == ""
         os.wait()

@@ -84,7 +84,7 @@ def test_operators_need_no_key(start_server: StartServer, path: str) -> None:
 
 def test_everything_else_needs_a_key(start_server: StartServer) -> None:
     server = start_server(api_key=("secret", "otherß"))
-    paths = httpx.get(server.url + "/openapi.json").json()["paths"]  # whatever is added later is guarded too
+    paths = httpx.get(server.url + "/openapi.json").json()["paths"]  # a route added later needs a key, too
     opened = ("/health", "/livez", "/readyz", "/startupz", "/ping", "/version", "/load", "/metrics")
     guarded = sorted(path for path in paths if path not in opened and not path.startswith(("/docs", "/redoc", "/open")))
     assert len(guarded) >= 6

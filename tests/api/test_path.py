@@ -10,7 +10,7 @@ from tests.api.server import started
 from tests.house.test_code import PACKAGE, at
 from tests.house.test_path import request_path
 
-# Files and folders of app/forearm that a streamed chat enters beside the path, each with its part in it.
+# Files and folders of app/forearm that a streamed chat enters in addition to the path, each with its purpose.
 BESIDE = {
     "api/http/": "before and after the route: request id, keys, limits, the body's bytes, metrics",
     "api/app.py": "makes the observers of each request",
@@ -43,7 +43,7 @@ def test_a_streamed_chat_enters_the_files_of_the_path_and_few_beside(tmp_path: P
         if event == "call":
             entered.add(frame.f_code.co_filename)
 
-    threading.setprofile(record)  # of threads that begin from now on: uvicorn's and those it starts
+    threading.setprofile(record)  # profiles threads that start from now on: uvicorn's and those it starts
     try:
         with started(tmp_path) as server:
             server.chat("hello", stream=True, max_tokens=3)

@@ -18,7 +18,7 @@ from tests.browser import POOR_CONTRASTS, opened
 from forearm.api.ops import playground
 
 WEB = Path(playground.__file__).parent / "web"
-# A turn of the model begins by what the chat says; tool results and answers after them are said again too.
+# What each event of the chat adds to the page: the model's turn, tool results, and answers after them.
 TEMPLATE = (
     "{% for message in messages %}{% if loop.last %}{{ message.content }}{% endif %}{% endfor %}{{ eos_token }}"
     "{% if tools %}{{ tools | tojson }} <tool_call>{% endif %}{% if thinking %}<think></think>{% endif %}"
@@ -215,7 +215,8 @@ def test_a_growing_text_ends_as_the_whole_one_does(page: Page) -> None:
         MIXED,
     )
 
-    assert [at for at in unlike if at == "whole" or at < MIXED.index("[l]: ")] == []  # a link is defined at the end
+    # the link's target is defined at the end
+    assert [at for at in unlike if at == "whole" or at < MIXED.index("[l]: ")] == []
 
 
 @pytest.mark.parametrize("piece", ["A sentence of some words with **bold** ones.\n\n", "x = [1, 2, 3]  # a line\n"])
@@ -333,7 +334,7 @@ def test_what_breaks_off_within_a_stream_is_told(browser: Browser, start_server:
 
         expect(page.locator(".failed")).to_contain_text("the engine stopped")
         expect(page.get_by_role("button", name="Try again")).to_be_visible()
-        assert [one for one in wrong if "503" not in one] == []  # /metrics goes on, the engine's part is missing
+        assert [one for one in wrong if "503" not in one] == []  # /metrics still answers, without the engine's part
 
 
 def test_the_browser_is_told_to_ask_this_server_alone(echoing: Server) -> None:

@@ -96,7 +96,7 @@ def test_a_base_model_goes_on_with_the_text(page: Page) -> None:
     assert (first["prompt"], first["max_tokens"]) == ("abc", 256)
     assert second["prompt"].startswith("abc")
     assert second["prompt"].endswith("de")
-    assert len(second["prompt"]) > len("abcde")  # with the answer between them
+    assert len(second["prompt"]) > len("abcde")  # the answer is between them
     expect(page.locator(".turn.assistant .prose").first).to_contain_text("abc")
 
 

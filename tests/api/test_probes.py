@@ -26,7 +26,7 @@ def test_a_probe_for_each_question(start_server: StartServer) -> None:
 
     server.engine.stop()
     wait_until(lambda: server.http.get("/readyz").status_code == 503)
-    assert [server.http.get(path).status_code for path in paths[:2]] == [200, 200]  # it has been there
+    assert [server.http.get(path).status_code for path in paths[:2]] == [200, 200]  # the engine was connected before
 
 
 def test_before_the_model_is_loaded_a_server_has_not_started(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ async def test_what_is_still_computed_stays(open_store: Open) -> None:
     for number in range(2, 5):
         await store.add(response(number), ME)
 
-    assert await there(store, range(5)) == [1]  # it takes the one place that there is
+    assert await there(store, range(5)) == [1]  # it takes the only place
 
 
 async def test_what_can_never_fit_is_refused(open_store: Open) -> None:

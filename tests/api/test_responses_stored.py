@@ -100,7 +100,7 @@ def test_a_stored_stream_is_told_again_word_for_word(server: Server) -> None:
 def test_a_client_that_disconnects_ends_a_response_in_the_foreground(slow: Server) -> None:
     body = {"input": "hello" * 50, "stream": True}
     with httpx.Client(base_url=slow.url) as client, client.stream("POST", "/v1/responses", json=body) as reply:
-        lines = reply.iter_lines()  # held, or it would be closed at once, and the stream with it
+        lines = reply.iter_lines()  # kept, because dropping it closes the stream
         next(lines)
         wait_until(lambda: bool(slow.engine.running))
 

@@ -16,7 +16,7 @@ ENDLESS: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "
 def test_a_client_that_leaves_its_stream_frees_its_place(server: Server) -> None:
     server.engine.pause_s = 0.005
     with server.http.stream("POST", "/v1/chat/completions", json={**ENDLESS, "stream": True, "n": 3}) as reply:
-        lines = reply.iter_lines()  # kept: a generator that is dropped closes the connection
+        lines = reply.iter_lines()  # kept, because dropping the generator closes the connection
         next(lines)
         assert len(server.engine.running) == 3
 

@@ -441,7 +441,7 @@ def test_arguments_of_earlier_calls_are_objects_for_templates(start_server: Star
 
 @pytest.mark.parametrize("content", [None, "", []])
 def test_templates_that_know_calls_by_their_missing_content_see_them(start_server: StartServer, content: Any) -> None:
-    shown = (  # as DeepSeek V3's and R1's have it
+    shown = (  # as in DeepSeek V3's and R1's templates
         "{% for m in messages %}{% if m['role'] == 'assistant' and m['content'] is none %}"
         "{{ m['tool_calls'][0]['function']['name'] + m['tool_calls'][0]['function']['arguments'] }}{% endif %}"
         "{% if m['content'] is not none %}{{ m['content'] }}{% endif %}{% endfor %}{{ eos_token }}"
@@ -488,7 +488,7 @@ def test_markers_that_are_special_tokens_are_seen_and_others_left_out(
 
 @pytest.mark.parametrize("content", [None, "", []])
 def test_templates_that_look_into_the_content_of_calls_find_text(start_server: StartServer, content: Any) -> None:
-    server = start_server(  # as Qwen3's first ones have it
+    server = start_server(  # as in Qwen3's first templates
         chat_template="{% for m in messages %}{% if '</think>' not in m.content %}<{{ m.content }}>{% endif %}"
         "{% if m.tool_calls %}{{ m.tool_calls[0].function.name }}{{ eos_token }}{% endif %}{% endfor %}"
     )

@@ -22,7 +22,7 @@ OWN = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with started(tmp_path_factory.mktemp("templates"), trust_request_chat_template=True) as running:
-        assert running.chat(chat_template=OWN).status_code == 200  # the process for them is there
+        assert running.chat(chat_template=OWN).status_code == 200  # the sandbox process has started
         yield running
 
 
@@ -87,6 +87,7 @@ def test_a_long_conversation_takes_little_of_the_event_loops_time(server: Server
 
     least_s, all_s = min(taken)
     print(f"{path}: {1e3 * least_s:.0f} ms of the loop's thread, in several steps; {1e3 * all_s:.0f} ms of all threads")
-    # Reading the body takes 22 ms there; rendering and tokenizing, which went there once, most of the rest (x86-64).
+    # On the event loop, reading the body takes 22 ms (x86-64). Rendering and tokenizing once ran there, too, and took
+    # most of the rest.
     assert least_s < 0.15
     assert all_s > 2 * least_s, "this shows nothing"

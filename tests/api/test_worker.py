@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-# The child is told to end before its first line: the earliest moment there is.
+# The child gets its signal before its first line, the earliest possible moment.
 MASTER = """
 import os, signal
 from forearm.api.worker.worker import Worker, hold_signals_while_forking

@@ -241,7 +241,7 @@ def lite() -> Checks:
 
 def main() -> None:
     """Every check of one framework, whatever the others do."""
-    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it asks the internet, three times
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise it asks the internet three times
     made = {
         "langchain": langchain, "langchain_embeddings": langchain_embeddings, "llamaindex": llamaindex,
         "litellm": lite, "litellm_embeddings": litellm_embeddings,

@@ -19,14 +19,14 @@ from tests.e2e.served import Served, serve
 
 DOCS = Path(__file__).parents[2] / "docs"
 MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
-# Of the page's sections: how its block is marked, and the block.
+# For each section of the page: the language of its code block, and the block.
 BLOCKS = {
     title: (language, block)
     for title, language, block in re.findall(
         r"^## (.+?)\n(?:(?!^##).)*?^```(\w+)\n(.*?)^```", (DOCS / "clients.md").read_text(), re.MULTILINE | re.DOTALL
     )
 }
-QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "NO_PROXY": "*"}  # litellm asks the internet otherwise
+QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "NO_PROXY": "*"}  # otherwise litellm asks the internet
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from processes import API, ENGINE, allowed, numbers, of_kind, pages_of_nodes, variables
 
-LEAST_LOCAL = 0.95  # of the engine's pages; the rest is what libraries and Python hold
+LEAST_LOCAL = 0.95  # share of the engine's pages; libraries and Python hold the rest
 
 
 def inspect(host: Any, what: str, name: str) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def test_the_environment_is_as_configured(host: Any, deployed: dict[str, Any]) -
     lines = host.file("/etc/forearm/forearm.env").content_string.splitlines()
     wanted = dict(line.split("=", 1) for line in lines if line)
     assert set(deployed["environment"]) <= set(wanted)
-    # The API's secrets are not the engine's business: serve may keep them from it.
+    # The engine does not need the API's secrets; serve may withhold them.
     found = variables(host, of_kind(host, API)[0])
     assert {name: found.get(name) for name in wanted} == wanted
 

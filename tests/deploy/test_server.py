@@ -7,7 +7,7 @@ import os
 import re
 from typing import Any
 
-# What docs/operations.md says of each generation.
+# The kernels of each generation, as docs/operations.md says.
 TIERS = {
     "Graviton1": {"neon"},
     "Graviton2": {"neon_fp16"},

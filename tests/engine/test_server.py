@@ -29,7 +29,7 @@ from forearm.engine.server import EngineServer
 from forearm.engine.step import Stepper
 from forearm.errors import EngineFailed
 
-WAIT_S = 60.0  # a test that waits so long has failed; the machine may be slow
+WAIT_S = 60.0  # deadline of a failing test; generous, since the machine may be slow
 
 
 class HeldExecutor(HistoryExecutor):
@@ -255,7 +255,7 @@ async def test_a_worker_that_does_not_read_is_cut_off_and_its_requests_end(runni
     await asyncio.sleep(0.1)
 
     assert (await idle(watcher)).kv_usage == 0
-    assert await asyncio.wait_for(drained(sleeper), WAIT_S) < 8 * 4000 * 100  # by far not all of its tokens
+    assert await asyncio.wait_for(drained(sleeper), WAIT_S) < 8 * 4000 * 100  # far fewer than its tokens
 
 
 async def drained(worker: Worker) -> int:
@@ -275,7 +275,7 @@ async def test_a_request_for_which_the_inbox_has_no_room_is_not_read(running: Ru
     stranger.writer.write(struct.pack("<I", most + 1))
 
     assert await drained(stranger) == 0
-    worker.writer.write(struct.pack("<I", most))  # waits for the rest
+    worker.writer.write(struct.pack("<I", most))  # the engine waits for the rest of the frame
 
 
 @pytest.mark.parametrize("frame", [b"\xff\xff\xff\xff", b"\x03\x00\x00\x00abc"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.house.test_code import PACKAGE, ROOT, at, parsed
 
-WIDEST = 20  # source files of a folder, besides __init__.py: what a reader takes in at a glance
+WIDEST = 20  # most source files of a folder, besides __init__.py, so that a reader sees them at a glance
 
 # Type names that still stand in several files of the package. The table only shrinks.
 SHARED_TYPE_NAMES = "SamplingParams"

@@ -55,7 +55,7 @@ def kept(x: npt.NDArray[np.float32], dtype: str) -> Doubles:
 def nearest_fp8(x: npt.NDArray[np.float32], numbers: Doubles) -> Doubles:
     """The nearest of `numbers`, ascending and from 0 on, with the sign of x; of two the one whose code is even."""
     size = np.abs(x).astype(np.float64)
-    above = np.searchsorted(numbers, size)  # the first that is not smaller
+    above = np.searchsorted(numbers, size)  # index of the first value that is not smaller
     below = np.maximum(above - 1, 0)
     down, up = size - numbers[below], numbers[above] - size
     nearest = np.where((up < down) | ((up == down) & (above % 2 == 0)), above, below)

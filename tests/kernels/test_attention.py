@@ -25,7 +25,7 @@ class Case:
     softcap: float = 0.0
     sinks: bool = False
     dtype: str = "float32"
-    reach: int = 0  # of a bias by distance; 0: none
+    reach: int = 0  # slope of ALiBi's bias by distance; 0: none
 
 
 CODES = ("int8", "fp8_e4m3", "fp8_e5m2")

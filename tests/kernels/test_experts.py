@@ -104,7 +104,7 @@ def test_the_sparse_mixer_weighs_an_expert_among_those_near_it() -> None:
     wanted = [sparse_mixer(row.astype(np.float64), 0.02) for row in logits]
     assert chosen.tolist() == [row for row, _ in wanted]
     assert_within(weights, np.array([row for _, row in wanted]), UNIT * 40)
-    assert len({round(float(w), 3) for w in weights.ravel()}) > 5  # some have neighbours and some have none
+    assert len({round(float(w), 3) for w in weights.ravel()}) > 5  # some chosen experts are neighbours, some are not
 
 
 def test_of_equal_logits_the_first_experts_are_chosen() -> None:

@@ -106,7 +106,8 @@ def test_swiglu_oai_clamps_gate_and_up_and_adds_one_to_up() -> None:
     assert (np.abs(exact) > 7).mean() > 0.1  # both clamps are reached
     gate, up = np.minimum(exact[:, :24], 7), np.clip(exact[:, 24:], -7, 7)
     wanted = gate / (1 + np.exp(-1.702 * gate)) * (up + 1)
-    spread = (error[:, :24] + error[:, 24:]) * 20  # of either factor, the other being at most 8, its slope below 2
+    # error of either factor; the other is at most 8, and its slope below 2
+    spread = (error[:, :24] + error[:, 24:]) * 20
     assert_within(got, wanted, spread + 32 * UNIT * (np.abs(wanted) + 8))
 
 

@@ -26,7 +26,7 @@ def without(x: Floats, allowed: list[int]) -> Floats:
 
 @pytest.mark.parametrize("n", LENGTHS)
 def test_row_max_is_the_first_of_the_largest(n: int) -> None:
-    x = np.round(random(n, n) * 2)  # many equal ones
+    x = np.round(random(n, n) * 2)  # many equal values
 
     assert Kernels("scalar").row_max(x) == (x.max(), int(np.argmax(x)), False)
 

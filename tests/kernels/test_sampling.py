@@ -82,7 +82,7 @@ def chi_square_limit(freedom: int) -> float:
     return float(freedom * (1 - 2 / (9 * freedom) + 4.753 * np.sqrt(2 / (9 * freedom))) ** 3)
 
 
-@pytest.mark.parametrize("vocab", [40, 1500])  # of the second, masks of few tokens are gone through alone
+@pytest.mark.parametrize("vocab", [40, 1500])  # masks of few tokens visit those tokens only
 @pytest.mark.parametrize("request_", REQUESTS, ids=str)
 def test_draws_over_positions_follow_the_distribution(request_: Line, vocab: int) -> None:
     logits = random(7, vocab, scale=1.5)
@@ -108,12 +108,12 @@ def test_without_temperature_the_lowest_id_of_the_largest_logits_is_taken(vocab:
     assert draw(logits, [Line(temperature=temperature)]) == [np.argmax(logits)]
 
 
-@pytest.mark.parametrize("count", [1, 5, 93, 94, 200])  # up to 3000 / 32 tokens are gone through alone
+@pytest.mark.parametrize("count", [1, 5, 93, 94, 200])  # masks of up to 3000 / 32 tokens visit those tokens only
 def test_masks_of_few_tokens_and_of_many_choose_alike(count: int) -> None:
     logits = np.round(random(21, 3000, scale=2), 1)  # with equal ones
     allowed = sorted(np.random.default_rng(count).choice(3000, count, replace=False).tolist())
     choices = [{"temperature": 0.0}, {"top_k": 3}, {"top_p": 0.6}, {"min_p": 0.3}, {"top_k": 40, "top_p": 0.9}]
-    same = {"bias": {allowed[0]: 0.0}}  # makes no difference but that the whole row is gone through
+    same = {"bias": {allowed[0]: 0.0}}  # a mask of all tokens changes nothing, except that the whole row is visited
     lines = [Line(mask=allowed, counter=i, **choice) for choice in choices for i in range(40)]  # type: ignore[arg-type]
 
     alone, whole = draw(logits, lines), draw(logits, [replace(line, **same) for line in lines])  # type: ignore[arg-type]

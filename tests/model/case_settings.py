@@ -18,7 +18,7 @@ _GEMMA3N = {
 }  # fmt: skip
 
 ROWS: list[tuple[str, str, dict[str, Any]]] = [
-    # the GPTs: fused tensors stored by columns, by head or by shares of the heads
+    # GPT-2, GPT-J and GPT-NeoX: fused tensors stored by columns, by head or by groups of heads
     ("gpt2", "GPT2Config", {}),
     ("gpt2-untied", "GPT2Config", {
         "n_inner": 100, "activation_function": "relu", "tie_word_embeddings": False, "scale_attn_weights": False,

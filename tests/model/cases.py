@@ -268,7 +268,7 @@ CASES: list[Case] = [
     Case("gemma4-experts", "Gemma4TextConfig", {
         **_GEMMA4, "enable_moe_block": True, "num_experts": 7, "top_k_experts": 3, "moe_intermediate_size": 44,
     }),
-    # the others
+    # other families
     Case("olmo2", "Olmo2Config"),
     Case("olmo2-mha-bias", "Olmo2Config", {"num_key_value_heads": 6, "attention_bias": True}),
     Case("smollm3", "SmolLM3Config", {"num_hidden_layers": 4, "pad_token_id": 0}),
@@ -467,7 +467,7 @@ CASES: list[Case] = [
         "text_config": {"head_dim": 24, "rope_parameters": {**_MROPE, "mrope_section": [4, 4, 4]}},
         "vision_config": _VISION,
     }),
-    Case("qwen3.5", "Qwen3_5Config", {  # heads as large as published ones
+    Case("qwen3.5", "Qwen3_5Config", {  # heads of published sizes
         "text_config": {
             **_DELTA, "head_dim": 256, "num_attention_heads": 2, "num_key_value_heads": 1, "linear_num_key_heads": 1,
             "linear_num_value_heads": 2, "linear_key_head_dim": 128, "linear_value_head_dim": 128,

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from tests.model.cases import _randomize
 from transformers import PreTrainedModel
 
-# Prompts: lengths of a step's texts. One token, a block of 32 and one more, two blocks; more than a window.
+# Lengths of the texts of one step: one token; a block of 32 and one token more; two blocks; more than a window.
 LENGTHS = (1, 45, 33, 64, 7)
 
 
@@ -33,7 +33,7 @@ class EncoderCase:
     pool: str = "cls"
     asked: str = ""
     lengths: tuple[int, ...] = LENGTHS
-    pairs: bool = False  # texts have a second part
+    pairs: bool = False  # texts are pairs
     seed: int = 0
     dtype: str = "float32"
     dense: tuple[int, ...] = ()  # outputs of layers behind pooling, as sentence-transformers keeps them
@@ -70,7 +70,7 @@ def make(case: EncoderCase, folder: Path) -> PreTrainedModel:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             _randomize(name, parameter)
-            if name.endswith("SelfAttention.q.weight"):  # T5's own scores are so small, as they are not scaled
+            if name.endswith("SelfAttention.q.weight"):  # T5 does not scale its scores, so they are this small
                 parameter.mul_(config.d_kv**-0.5)
     model.to(getattr(torch, case.dtype)).save_pretrained(folder)
     if case.dense:

@@ -143,7 +143,7 @@ def _phimoe(config: Config) -> Config:
     return {"attention.layer_norm_rms_epsilon": config["rms_norm_eps"]}
 
 
-_LLAMA4_FIXED = {"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1}  # what no key tells
+_LLAMA4_FIXED = {"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1}  # the file has no key for it
 _LLAMA4 = {"feed_forward.router": "ffn_gate_inp"} | {
     f"feed_forward.{own}{part}_proj": f"ffn_{part}{end}" for part in ("gate", "up", "down")
     for own, end in (("", ""), ("shared_expert.", "_shexp"))

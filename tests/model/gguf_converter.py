@@ -28,7 +28,7 @@ _OUTER = {
     "per_layer_projection_norm": "per_layer_proj_norm", "wte": "token_embd", "wpe": "position_embd",
     "ln_f": "output_norm", "embed_in": "token_embd", "final_layer_norm": "output_norm", "embed_out": "output",
 }  # fmt: skip
-_USUAL = {  # GPT-2's names of sizes
+_USUAL = {  # sizes under GPT-2's names
     "n_embd": "hidden_size", "n_head": "num_attention_heads", "n_layer": "num_hidden_layers",
     "n_positions": "max_position_embeddings", "n_inner": "intermediate_size",
 }  # fmt: skip
@@ -105,7 +105,7 @@ def _converted(config: Config, conversion: Conversion, name: str, values: np.nda
         if expert:
             module = f"{expert[1]}.{expert[3]}"
         target = (_INNER | dict(conversion.names)).get(module)
-        if target is None:  # `change` has named it
+        if target is None:  # `change` has renamed it
             yield layer + own, value
             continue
         if end == "weight" and value.ndim == 1 and conversion.plus_one:

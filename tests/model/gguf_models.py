@@ -18,7 +18,7 @@ from gguf.quants import dequantize
 from tests.unit.model.gguf_files import random_blocks, write_gguf
 from transformers import PreTrainedConfig, PreTrainedModel
 
-TypeOf = Callable[[str], str]  # the type of a matrix, by its name in the file
+TypeOf = Callable[[str], str]  # the GGUF type of each matrix, by its name in the file
 
 _OUTER = {
     "model.embed_tokens": "token_embd",

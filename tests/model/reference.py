@@ -22,7 +22,7 @@ from forearm.model.families.config import Attention, Experts, FeedForward, Laten
 from forearm.model.families.recurrences import GatedDelta, Mamba2, ShortConv
 
 Positions = npt.NDArray[np.int64]
-Kept = dict[int, tuple[Array, Array]]  # by layer: its keys and values
+Kept = dict[int, tuple[Array, Array]]  # the keys and values of each layer
 
 
 def load_weights(
@@ -318,7 +318,7 @@ def gated_delta(own: GatedDelta, w: dict[str, Array], x: Array, e: Rounding, eps
     q, k, v = np.split(y, [own.key_heads * own.key_dim, 2 * own.key_heads * own.key_dim], axis=1)
     q, k = (a.reshape(len(x), own.key_heads, own.key_dim) for a in (q, k))
     q, k = (a / np.sqrt((a * a).sum(axis=-1, keepdims=True) + 1e-6) for a in (q, k))
-    order = np.tile if own.tiled else np.repeat  # of key heads, each as often as it has value heads
+    order = np.tile if own.tiled else np.repeat  # repeat each key head once for each of its value heads
     spread = order(np.arange(own.key_heads), own.value_heads // own.key_heads)
     q, k = (e.around(a, e.sums, 8)[:, spread] for a in (q, k))
     q, v = q / math.sqrt(own.key_dim), v.reshape(len(x), own.value_heads, own.value_dim)

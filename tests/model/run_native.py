@@ -21,7 +21,7 @@ from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.checkpoint.weights import load_native
 from forearm.model.quantization.quantization import Asked
 
-CHUNK = 33  # a prompt is computed in steps of so many tokens, so that steps begin inside blocks
+CHUNK = 33  # prompt tokens a step, chosen so that steps begin inside blocks
 BLOCK = 32
 
 

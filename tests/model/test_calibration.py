@@ -24,7 +24,7 @@ from forearm.model.families.config import ModelConfig, WeightFormat
 from forearm.model.families.matrices import matrices, uniform_formats
 
 Floats = npt.NDArray[np.float32]
-TOKENS = 600  # a whole window, and a part of one
+TOKENS = 600  # one whole window and part of a second
 
 
 @dataclass

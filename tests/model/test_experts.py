@@ -118,7 +118,7 @@ def test_a_layer_has_few_barriers(rows: int, most: int) -> None:
         [],
     )
 
-    # The last layer computes no rows, which nobody wants; one more after the embedding.
+    # The last layer computes only rows with logits; none are asked for here. One more barrier follows the embedding.
     assert executor.barriers - before == most + 3 + 1
 
 

@@ -40,7 +40,7 @@ SHAPES = {
 }
 PACKED = {part.name: spec.name for spec in matrices(CONFIG) for part in spec.parts}
 # Activations rounded to int8 err by up to 1/254 of the largest of their row, about 1 % of a usual one; independent,
-# through six multiplications in a row, the worst of 50 logits.
+# added up over six multiplications, for the worst of 50 logits.
 ROUNDED = 0.1
 # Operands and weights rounded to bfloat16 err by up to 2^-9 each.
 BFLOAT16 = 0.03
@@ -289,7 +289,7 @@ def test_a_damaged_file_is_not_mapped_and_the_executor_can_still_be_loaded(tmp_p
 
     for at in [*range(8, len(whole), 4999), len(whole) - 1]:
         if not any(whole[at : at + 1]) and 4096 < at < 2 << 20:
-            continue  # between the head and the region nothing stands
+            continue  # no tensor lies between the head and the region
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
         with pytest.raises(ValueError, match=r"damaged|cut off|other weights"):
             mapped(path)

@@ -28,10 +28,10 @@ from forearm.model.gguf.gguf_codes import BLOCK_TYPES
 
 _BY_NAME = {case.name: case for case in CASES}
 _BIASED = replace(_BY_NAME["llama-gqa"], name="llama-biases", settings={"attention_bias": True, "mlp_bias": True})
-_QWEN3_MOE = replace(  # llama.cpp's files of it have experts in every layer
+_QWEN3_MOE = replace(  # llama.cpp's files of this family have experts in every layer
     _BY_NAME["qwen3-moe"], settings=_BY_NAME["qwen3-moe"].settings | {"mlp_only_layers": [], "decoder_sparse_step": 1}
 )
-_ALL_EXPERTS = replace(  # every expert is chosen, so that rounding changes no choice
+_ALL_EXPERTS = replace(  # all experts are active, so that rounding cannot change the routing
     _BY_NAME["mixtral"], name="mixtral-all", settings={"num_local_experts": 3, "num_experts_per_tok": 3}
 )
 _GPT_OSS_ALL = replace(
@@ -80,7 +80,7 @@ _WIDE = {
     "hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
     "query_pre_attn_scalar": 64, "num_hidden_layers": 2,
 }  # fmt: skip
-# What llama.cpp's Q4_K_M does: more bits for v, down and the head.
+# As llama.cpp's Q4_K_M: more bits for v, down and the head.
 _Q4_K_M = {"attn_v": "Q6_K", "ffn_down": "Q6_K", "output": "Q6_K", "attn_qkv": "Q5_K"}
 
 
@@ -222,11 +222,11 @@ def test_every_type_is_in_one_of_these_files() -> None:
 def test_the_demo_model_as_a_gguf_file_answers_like_itself(tmp_path: Path) -> None:
     write_gguf(DEMO_MODEL, tmp_path / "demo.gguf", "Q4_K")
 
-    llm = LLM(tmp_path, max_model_len=256, max_num_seqs=1, threads=1)  # the folder: it has one .gguf file
+    llm = LLM(tmp_path, max_model_len=256, max_num_seqs=1, threads=1)  # the folder, which has one .gguf file
     question = [{"role": "user", "content": "What is the capital of France?"}]
     (answer,) = llm.chat(question, SamplingParams(temperature=0.0, max_tokens=20), use_tqdm=False)
 
     assert answer.outputs[0].text == "The capital of France is Paris."
     assert answer.outputs[0].finish_reason == "stop"
-    services = load_services(ApiConfig(model_folder=str(tmp_path / "demo.gguf")))  # what an API worker reads of it
+    services = load_services(ApiConfig(model_folder=str(tmp_path / "demo.gguf")))  # the part that an API worker reads
     assert services.prompts.tokenizer.encode("Paris") == llm.get_tokenizer().encode("Paris", add_special_tokens=False)

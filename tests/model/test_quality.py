@@ -16,7 +16,7 @@ from forearm.model.checkpoint.quality_report import TEXTS, TextModel
 from forearm.model.quantization.quantization import Asked
 from forearm.text.tokenizer.tokenizer import load_tokenizer
 
-TOKENS = 128  # of each text
+TOKENS = 128  # predictions of each text
 BOUND = [row for row in ROWS if row.divergence is not None]
 
 
@@ -54,7 +54,7 @@ def test_a_format_s_answers_stay_within_its_bound(row: Row, folder: Path, yardst
 
     assert row.divergence is not None
     assert loss.divergence <= row.divergence
-    if row.dtype == "float32":  # bfloat16 is exact where the CPU has no bfloat16 products and widens it
+    if row.dtype == "float32":  # CPUs without bfloat16 products widen to float32, which is exact
         assert loss.divergence >= row.divergence / 4, "the bound says nothing: lower it"
     assert loss.same_best_token >= row.same_best
 

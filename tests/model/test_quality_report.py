@@ -61,7 +61,7 @@ def test_a_text_is_computed_where_layers_keep_states_too(tmp_path: Path) -> None
     assert np.array_equal(found, right)
 
 
-@pytest.mark.parametrize(("int8", "wide"), [(0.029, False), (0.031, True)])  # 0.02 of them without int8 activations
+@pytest.mark.parametrize(("int8", "wide"), [(0.029, False), (0.031, True)])  # without int8 activations it is 0.02
 def test_auto_leaves_activations_float_where_the_report_says_so(int8: float, wide: bool, tmp_path: Path) -> None:
     folder = tmp_path / "codes"
     assert main(["quantize", "-o", str(folder), "--format", "int4-fast", "--quality-tokens", "0"]) == 0

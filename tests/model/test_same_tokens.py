@@ -52,7 +52,7 @@ LLAMA = ModelConfig(
     ropes=(rope(16),),
     attention_scale=0.25,
 )
-# What takes another way through forward(): full-width qk-norm and norms after the layers; sandwich norms, windows and
+# Cases with other branches of forward(): full-width qk-norm and norms after the layers; sandwich norms, windows and
 # softcaps; heads of two shapes, with caches that layers share; an embedding of each layer, with several residual
 # streams and cut gates, too; experts apart from a dense feed-forward; learned positions, LayerNorm, biases and no gate;
 # heads that end inside a panel; experts, a gated shared one beside them in one layer, chosen by groups in the other;
@@ -331,7 +331,7 @@ def step(executor: _native.Executor, slices: list[Slice], rows: Sequence[int] | 
     block_starts = np.cumsum([0] + [len(s.blocks) for s in slices])
     blocks = [b for s in slices for b in s.blocks]
     columns = (tokens, positions, starts, block_starts, blocks, starts[1:] - 1 if rows is None else rows)
-    states = np.array([s.blocks[0] for s in slices], np.int32)  # ignored by models without
+    states = np.array([s.blocks[0] for s in slices], np.int32)  # ignored by models without states
     executor.forward(*(np.asarray(column, dtype=np.int32) for column in columns), states=states)
     return executor.logits()
 
@@ -357,7 +357,7 @@ def same(a: Floats, b: Floats) -> bool:
     return bool(np.isfinite(a).all()) and np.array_equal(a.view(np.int32), b.view(np.int32))
 
 
-Executors = dict[int, _native.Executor]  # by threads
+Executors = dict[int, _native.Executor]  # one entry a thread count
 
 
 GEMMA = ("per layer", "streams", "experts apart")
@@ -436,7 +436,7 @@ def test_a_sequence_computed_again_in_other_blocks_gives_the_same_logits(
 
 def test_a_shared_prefix_gives_the_same_logits(executors: Executors, expected: Floats) -> None:
     executor, tokens = executors[3], prompt(1, LENGTH)
-    run_alone(executor, tokens, [LENGTH])  # somebody else computed the first 32 blocks
+    run_alone(executor, tokens, [LENGTH])  # another request computed the first 32 blocks
     shared = list(range(32))
     if executor.state_bytes_per_slot:  # which is not shared
         run_alone(executor, tokens[: 32 * BLOCK], [32 * BLOCK])

@@ -138,7 +138,7 @@ def test_later_turns_go_on_from_copies_of_states(
     warm, cached = chat(folder, quantization=quantization, **settings)
 
     assert warm == answers
-    found = [tokens for tokens in cached[2:] if tokens]  # of the second and third turns of two conversations
+    found = [tokens for tokens in cached[2:] if tokens]  # for the second and third turns of two conversations
     assert len(found) >= hits
     assert all(tokens % 32 == 0 and tokens >= 64 for tokens in found)
     if settings["state_cache_slots"] == 0:
@@ -187,7 +187,7 @@ def test_drafts_change_no_token(
         save_tiny("llama", tmp_path)
         drafts["model"] = str(tmp_path)
     else:
-        drafts |= {"prompt_lookup_min": 1, "prompt_lookup_max": 2}  # so that the repeated prompts have many
+        drafts |= {"prompt_lookup_min": 1, "prompt_lookup_max": 2}  # the repeated prompts then have many blocks
     monkeypatch.setattr(Gain, "lengths", lambda self, tokens, shares, available, round_s: list(available))
     drafted: list[tuple[int, int]] = []
     monkeypatch.setattr(Speculation, "verified", lambda self, piece, right: drafted.append((len(piece.drafts), right)))
@@ -245,7 +245,7 @@ def test_copies_of_states_take_an_eighth_of_the_kv_cache(folder: Path) -> None:
     few = some * block // 8 // state
     assert 5 <= few < 64
     assert planned(some) == (some - -(-few * state // block), few)
-    assert planned(8) == (8, 0)  # one sequence needs them all
+    assert planned(8) == (8, 0)  # one sequence needs all blocks
     assert planned(some, enable_prefix_caching=False) == (some, 0)
     assert planned(8 * 300 * state // block)[1] == 4 * 64
     single = fit(EngineConfig(max_num_seqs=1, dtype="float32", max_model_len=256), folder, BOX, 1)

@@ -104,7 +104,7 @@ def test_an_encoder_is_refused_for_transformers_and_a_bert_decoder_is_not(tmp_pa
 
     with pytest.raises(ConfigError, match=r"--model-impl transformers: .*leave the flag out"):
         make_executor(tmp_path / "encoder")
-    with pytest.raises(ConfigError, match="transformers can't load it"):  # it has no weights
+    with pytest.raises(ConfigError, match="transformers can't load it"):  # this norm has no weights
         make_executor(tmp_path / "decoder")
 
 
@@ -136,7 +136,7 @@ def test_an_llm_serves_several_outputs_of_a_model_without_a_native_family(model_
     llm = LLM(str(tmp_path), dtype="float32", max_model_len=128, threads=1)
 
     params = SamplingParams(temperature=1.0, top_k=1, max_tokens=len(wanted), n=2, ignore_eos=True, detokenize=False)
-    for _ in range(2):  # the second time the prompt's blocks are known
+    for _ in range(2):  # the second time, the prompt's blocks are in the prefix cache
         (answer,) = llm.generate([{"prompt_token_ids": prompt_of(4)}], params)
 
         assert [list(one.token_ids) for one in answer.outputs] == [wanted, wanted]

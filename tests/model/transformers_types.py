@@ -35,11 +35,11 @@ from forearm.model.families.families import FAMILIES
 from forearm.model.modules.architecture import REFUSED
 
 VOCABULARY, PROMPT_TOKENS, NEW_TOKENS = 128, 21, 32
-_LONGEST = 160  # characters of a reason
+_LONGEST = 160  # longest reason, in characters
 PAGED = "paged attention"
-MEMORY_BYTES, SECONDS = 8 << 30, 180  # of one type's process in `main`
+MEMORY_BYTES, SECONDS = 8 << 30, 180  # limit for the process of one type in `main`
 
-# Sizes by the names that configurations have for them; a configuration takes those that it has a value for.
+# Small sizes under every name that configurations use; a configuration is given the names that it has.
 _SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY, "vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 8,
     **dict.fromkeys(("hidden_size", "n_embd", "d_model", "n_embed"), 64),
@@ -76,12 +76,12 @@ _QWEN4_TEXT = {
     "indexer_budget": 64,
     "indexer_compress_ratio": 4,
 }
-# Encoders, which generate text as decoders alone: with tokens that see those before them.
+# Encoders that generate text only when configured as decoders, with causal attention.
 _BERTS = (
     "bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie", "megatron-bert", "rembert",
     "roberta", "roberta-prelayernorm", "roc_bert", "roformer", "xlm-roberta", "xlm-roberta-xl",
 )  # fmt: skip
-# What a configuration needs besides, or in place of, the sizes above.
+# Values that a model type needs in addition to the sizes above, or instead of them.
 _OTHER: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("minicpm3", "glm4_moe_lite", "axk2"), _MLA),
     **dict.fromkeys(("deepseek_v3", "longcat_flash", "youtu", "axk1"), _MLA_ROTATED),
@@ -185,7 +185,7 @@ def save_tiny(model_type: str, folder: Path) -> transformers.PreTrainedModel:
         if values.dim() >= 2:
             torch.nn.init.normal_(values, std=0.1)
     model.save_pretrained(folder)
-    if model.config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:  # it keeps its text part alone
+    if model.config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:  # this class keeps the text part only
         tiny_config(model_type).save_pretrained(folder)
     return model
 
@@ -295,7 +295,7 @@ def main(types: list[str]) -> None:
             text = f"refused: {problem}"
         except ImportError:
             text = "refused: transformers builds it with packages for images that are not installed here"
-        except Exception as problem:  # whatever a model's code raises belongs into the table
+        except Exception as problem:  # any exception of a model's code is a result for the table
             text = f"fails: {type(problem).__name__}: {problem}"
         os.write(out, " ".join(text.split())[:_LONGEST].encode())
         os._exit(0)

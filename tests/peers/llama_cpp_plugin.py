@@ -20,7 +20,7 @@ import pytest
 from served import serve  # tests/e2e, on the path of this process
 
 MODEL = os.environ["PEERS_MODEL"]
-NAMES = ("gpt-3.5-turbo", "gpt-3.5-turbo-instruct", "gpt-4.1", "codellama70b", "test")  # llama.cpp looks at none
+NAMES = ("gpt-3.5-turbo", "gpt-3.5-turbo-instruct", "gpt-4.1", "codellama70b", "test")  # llama.cpp checks no key
 WITHOUT_VERSION = ("/chat/completions", "/models", "/responses")
 
 
@@ -71,7 +71,7 @@ def flags(server: Any) -> list[str]:
 
 def start(server: Any, timeout_seconds: int = 0) -> None:
     """Stand in for ServerProcess.start: a server of forearm with the same settings is there."""
-    del timeout_seconds  # the one of served.serve holds
+    del timeout_seconds  # the timeout of served.serve applies
     url = SHARED.url(flags(server), server.api_key or "none")
     server.server_port = int(url.rpartition(":")[2])
     server.ready = True

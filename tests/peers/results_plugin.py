@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-LIMIT_S = 120  # a server's start on a busy machine is in it
+LIMIT_S = 120  # includes a server's start on a busy machine
 
 
 _getaddrinfo = socket.getaddrinfo

@@ -27,7 +27,7 @@ import transformers
 from served import serve  # tests/e2e, on the path of this process
 
 MODEL = Path(os.environ["PEERS_MODEL"])
-# What names an adapter, a part of a GPU or another kind of model: the tests that need it stand in the judged list.
+# Flags for adapters, GPUs or other kinds of models; tests that need them stand in the judged list.
 WITHOUT_VALUE = ("--enable-lora",)
 WITH_VALUE = ("--lora-modules", "--max-lora-rank", "--max-cpu-loras", "--gpu-memory-utilization", "--port", "--runner")
 

@@ -25,7 +25,7 @@ def test_every_page_is_there_before_it_is_written(tmp_path: Path) -> None:
 
     assert read_by_others(path) == {f"key {number}": float(number) for number in range(500)}
     values.close()
-    again = AllocatedDict(str(path))  # another process of the same number
+    again = AllocatedDict(str(path))  # another process that reuses the process id
     assert again.read_value("key 7")[0] == 7
     again.close()
 

@@ -244,7 +244,7 @@ def test_unknown_variables_are_listed_and_those_without_effect_say_why(monkeypat
 
 
 def test_unknown_variables_end_the_start_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VLLM_CPU_AVX512BF16", "1")  # has no effect, but is known
+    monkeypatch.setenv("VLLM_CPU_AVX512BF16", "1")  # accepted without effect
     assert line("--fail-on-environ-validation").notes != []
 
     monkeypatch.setenv("FOREARM_NEITHER", "1")

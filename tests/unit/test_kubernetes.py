@@ -22,7 +22,7 @@ def named(kind: str) -> dict[str, Any]:
     return next(one for one in RESOURCES if one["kind"] == kind)
 
 
-# KEDA's kinds are its own, Kubernetes' package has no schema of them.
+# KEDA defines its own kinds; the Kubernetes package has no schemas for them.
 @pytest.mark.parametrize(
     "resource", [one for one in RESOURCES if "keda.sh/" not in one["apiVersion"]], ids=lambda one: one["kind"]
 )

@@ -9,7 +9,7 @@ from tests.peers import run
 from tests.peers.judge import Result, read_judged, score, whole_files
 
 LIST = """
-# a remark
+# a comment line
 no such model
   unit/test_text.py::test_words
   unit/test_pictures.py

@@ -16,7 +16,7 @@ ROLE = ROOT / "ansible" / "roles" / "forearm"
 ANSIBLE = ROOT / "build" / "deploy" / "bin" / "ansible-playbook"
 SVE2 = "asimd asimddp asimdhp atomics bf16 i8mm sve sve2"
 HIDES = "has asimd asimddp asimdhp atomics bf16 i8mm sve sve2, but the kernel does not report"
-# Host: its maker, what its kernel shows of the CPU, and how preflight's answer begins.
+# For each host: its vendor, the CPU as its kernel shows it, and the beginning of preflight's answer.
 HOSTS = {
     "m9g": ("Amazon EC2", f"Features\t: {SVE2}\n0x00000000410fd840", "Graviton5"),
     "m9g_without_sysfs": (

@@ -30,7 +30,7 @@ def test_what_is_recorded_is_read_again(tmp_path: Path) -> None:
         ("python a.py", 1, [beside]),
     ]
     assert results.machine.endswith("cores")
-    assert len(path.read_text().splitlines()) == 11  # a figure a line
+    assert len(path.read_text().splitlines()) == 11  # one figure per line
 
 
 def test_a_run_has_its_command_date_and_commit() -> None:

@@ -87,7 +87,7 @@ def test_an_answer_has_vllms_keys_and_the_servers_own_body() -> None:
 
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
-    assert b'"number": 1.10' in line  # as the server wrote it
+    assert b'"number": 1.10' in line  # as the server sent it
     shown = json.loads(line)
     assert list(shown) == ["id", "custom_id", "response", "error"]
     assert shown["response"] == {
@@ -121,7 +121,7 @@ def test_lines_are_written_in_the_order_of_the_input(tmp_path: Path) -> None:
 def test_what_was_stopped_goes_on_behind_its_last_whole_line(tmp_path: Path) -> None:
     first = BatchOutput(str(tmp_path / "o"), "d", None)
     first.put(0, b"0\n")
-    first.put(2, b"2\n")  # waits for 1, and is asked again
+    first.put(2, b"2\n")  # Retry-After of 1 s, then a second attempt
     first.close()
     with next(tmp_path.glob("o.d.partial")).open("ab") as file:
         file.write(b'{"half')

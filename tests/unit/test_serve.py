@@ -20,7 +20,7 @@ from forearm.supervisor import supervisor
 from forearm.supervisor.supervisor import keep, watch
 from forearm.supervisor.watchdog import is_stopped
 
-# Writes its process id, says it is ready, and lives until it is asked to end.
+# Writes its process id, says that it is ready, and runs until SIGTERM.
 LIVES = """
 import os, pathlib, signal, sys, time
 folder = pathlib.Path(sys.argv[1])
@@ -134,7 +134,7 @@ async def test_an_engine_with_a_wrong_setting_ends_the_whole(tmp_path: Path) -> 
     assert all(gone(pid) for pid in pids(tmp_path, "API"))
 
 
-# Is ready once and dies of it; its next two starts fail as if memory were short, the fourth is as it should be.
+# Its first start becomes ready and crashes, the next two fail as if memory were short, the fourth succeeds.
 SHORT_OF_MEMORY = """
 import os, pathlib, sys, time
 folder = pathlib.Path(sys.argv[1])
@@ -164,7 +164,7 @@ async def test_what_was_ready_once_is_started_until_it_is_again(
     await one.end(0.1)
 
 
-# Dies and leaves a process of its group, which ends only when it is killed.
+# Exits and leaves a process of its group that only SIGKILL ends.
 LEAVES_ONE = """
 import os, pathlib, signal, sys, time
 folder = pathlib.Path(sys.argv[1])

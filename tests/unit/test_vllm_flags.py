@@ -18,7 +18,7 @@ from forearm.errors import ConfigError
 KINDS = dict(line.split() for line in (Path(__file__).parent / "vllm_serve_flags.txt").read_text().splitlines())
 OWN = {flag for setting in configs.SETTINGS.values() for flag in (*setting.flags, *setting.off_flags)} | {"--config"}
 VALUES = {"switch": 0, "one": 1, "many": 2}
-# Where a checkpoint says how; they must not be ignored. Old ones that are gone from the list as well.
+# Flags that say how to read a checkpoint must not be ignored; nor may old flags that left vLLM's list.
 APPLIED = ("--rope-scaling", "--rope-theta", "--hf-overrides")
 
 
@@ -52,7 +52,7 @@ def test_a_flag_of_vllm_is_set_accepted_or_refused_with_a_reason(flag: str, pars
     known = vllm_compat.FLAGS.get(flag)
     allowed = "1" if known is None or known.allowed is None else known.allowed[0]
     _, over = parser.parse_known_args([flag, *[allowed] * count])
-    assert over == []  # it takes as many values as vLLM's
+    assert over == []  # takes a list of values, as vLLM's
 
 
 def test_a_switch_can_be_put_off_as_in_vllm() -> None:

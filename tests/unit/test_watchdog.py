@@ -39,7 +39,7 @@ async def test_an_engine_hangs_when_three_looks_in_a_row_say_so(
     except asyncio.TimeoutError:
         found = ""
     server.close()
-    await asyncio.sleep(0.05)  # those who greet see that nobody is there any more
+    await asyncio.sleep(0.05)  # engines that connect see that the watchdog is gone
 
     assert found.startswith(said)
     assert bool(found) == bool(said)

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-HANG_UP = b""  # instead of a part: the server closes the connection
+HANG_UP = b""  # in place of a part: the server closes the connection
 
 
 @dataclass

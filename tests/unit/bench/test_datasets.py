@@ -85,7 +85,8 @@ def test_sonnets_fill_the_length_and_share_their_first_lines(text: ModelText, ch
     assert all(250 < sample.prompt_tokens <= 300 for sample in made)
     assert all("From fairest creatures we desire increase,\nThat thereby" in sample.prompt for sample in made)
     assert len({sample.prompt for sample in made}) == 8
-    assert all(sample.prompt.startswith("Pick as many lines") == chat for sample in made)  # the server renders chats
+    # chats are rendered by the server
+    assert all(sample.prompt.startswith("Pick as many lines") == chat for sample in made)
 
 
 def test_sharegpt_takes_first_turns_of_a_usable_length(text: ModelText, tmp_path: Path) -> None:

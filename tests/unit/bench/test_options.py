@@ -13,7 +13,7 @@ from forearm.cli import main
 from forearm.config.flags import CommandParser
 from forearm.errors import ConfigError
 
-# Flags of `vllm bench serve` (docs.vllm.ai, cli/bench/serve) that scripts give it.
+# Flags of `vllm bench serve` that scripts use (docs.vllm.ai, cli/bench/serve).
 VLLM = shlex.split("""--seed 1 --num-prompts 5 --dataset-name random --no-stream --no-oversample --skip-chat-template
 --disable-shuffle --label x --backend vllm --base-url http://h:1 --host h --port 1 --endpoint /v1/completions
 --header a=b --max-concurrency 2 --model m --input-len 3 --output-len 4 --tokenizer t --tokenizer-mode auto

@@ -6,7 +6,7 @@ import pytest
 
 from forearm.bench.statistics import RequestOutcome, figures, latencies_s, most_at_once, pooling_figures, spread
 
-# Three requests of ten seconds: one of three tokens, one of one token in two events, one that failed.
+# Three requests within ten seconds: one of three tokens, one of one token in two events, one that failed.
 RUN = [
     RequestOutcome(10, start_s=100.0, ttft_s=1.0, itl_s=[0.5, 1.5], latency_s=3.0, output_tokens=3, text="abc"),
     RequestOutcome(30, start_s=102.0, queued_s=0.25, ttft_s=2.0, itl_s=[1.0], latency_s=3.0, output_tokens=1, text="d"),

@@ -87,7 +87,7 @@ def test_the_least_recently_used_goes_first_and_of_a_chain_its_end() -> None:
         one = sequence([token] * 64)
         compute(pool, one)
         pool.release(one)
-    assert known(pool, [1] * 65) == 64  # looked at last: 2 is older now
+    assert known(pool, [1] * 65) == 64  # used last, so that 2 is older now
 
     compute(pool, sequence([3] * 32))
 

@@ -92,8 +92,9 @@ def test_what_the_grammar_forces_takes_no_forward(grammars: Grammars) -> None:
     output = client.outputs["a", 0]
     assert letters.text(output.token_ids) == "abcdefghijklmnop"
     assert (output.finish_reason, output.stop_reason) == ("stop", None)
-    assert len(client.executor.steps) == 1 + (client.executor.steps[0] < len(PROMPT))  # the prompt, maybe in two
-    assert output.messages[-1].token_ids == []  # the end is no token: nothing was sampled for it
+    # the prompt, possibly in two steps
+    assert len(client.executor.steps) == 1 + (client.executor.steps[0] < len(PROMPT))
+    assert output.messages[-1].token_ids == []  # the end of the answer is no token, so none was sampled for it
 
 
 def test_with_log_probabilities_what_is_forced_is_computed_in_one_step(grammars: Grammars) -> None:
@@ -104,7 +105,7 @@ def test_with_log_probabilities_what_is_forced_is_computed_in_one_step(grammars:
     output = client.outputs["a", 0]
     assert letters.text(output.token_ids) == "abcdefghijklmnop"
     assert len(client.executor.steps) <= 3
-    assert client.metric("vllm:spec_decode_num_drafts_total{") == 0  # nothing was guessed
+    assert client.metric("vllm:spec_decode_num_drafts_total{") == 0  # no drafts
 
 
 def test_max_tokens_cuts_what_is_forced(grammars: Grammars) -> None:
@@ -115,7 +116,7 @@ def test_max_tokens_cuts_what_is_forced(grammars: Grammars) -> None:
 
     assert letters.text(client.tokens("a")) == "abcde"
     assert client.outputs["a", 0].finish_reason == "length"
-    assert client.outputs["b", 0].finish_reason == "length"  # as if the end had been a token still to come
+    assert client.outputs["b", 0].finish_reason == "length"  # as if the end were a token that is still to come
 
 
 def test_each_output_of_a_request_has_its_own_place_in_the_grammar(grammars: Grammars) -> None:
@@ -304,7 +305,7 @@ def test_an_output_that_goes_round_in_circles_ends(size: int, count: int) -> Non
     output = client.outputs["a", 0]
     assert output.finish_reason == "repetition"
     assert output.token_ids[-size * count :] == output.token_ids[-size:] * count
-    assert output.token_ids[-size * count - 1 : -1] != output.token_ids[-size - 1 : -1] * count  # and not before
+    assert output.token_ids[-size * count - 1 : -1] != output.token_ids[-size - 1 : -1] * count  # and no earlier
 
 
 def test_a_mark_is_seen_however_it_overlaps_itself() -> None:

@@ -59,7 +59,7 @@ def test_a_prompt_that_is_long_for_it_is_computed_over_several_steps() -> None:
 
     lengths = [len(message.token_ids) for message in client.outputs["a", 0].messages]
     assert client.tokens("a") == expected([7] * 70, 12)
-    assert lengths == [1, 1, 1, 1, 4, 4]  # nothing with the prompt; then 20 tokens of it a step
+    assert lengths == [1, 1, 1, 1, 4, 4]  # no drafts in the prompt's step; then 20 tokens of the prompt a step
 
 
 def test_beyond_its_own_context_it_says_nothing() -> None:

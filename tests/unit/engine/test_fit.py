@@ -46,7 +46,7 @@ def test_scratch_is_counted_as_it_is_and_for_any_tier_not_much_larger(shape: str
         at_most = scratch_bytes(checkpoint, limits(step_tokens, rows), threads, any_tier=True)
 
         assert native.scratch_bytes == counted
-        # Above: floats are counted with four bytes, also where this tier makes them two.
+        # An upper bound: floats count four bytes each, even where this tier uses two.
         assert native.scratch_bytes <= at_most <= 1.6 * native.scratch_bytes + 4 * MIB
 
 

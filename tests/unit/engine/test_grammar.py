@@ -171,7 +171,7 @@ def test_a_grammar_is_compiled_once_and_the_oldest_are_forgotten() -> None:
 
 
 def test_grammars_in_use_are_counted_and_too_many_are_refused() -> None:
-    grammars = Grammars(DEMO_MODEL, _VOCABULARY, [_EOS], most_bytes=0)  # nothing is kept
+    grammars = Grammars(DEMO_MODEL, _VOCABULARY, [_EOS], most_bytes=0)  # nothing stays in the cache
     held: list[Matcher] = []
 
     def fill() -> None:
@@ -186,7 +186,7 @@ def test_grammars_in_use_are_counted_and_too_many_are_refused() -> None:
     again = [begun(grammars, f"start: /b{number}/") for number in range(10)]
     with pytest.raises(Overloaded):
         grammars.start("start: /c/")
-    again[0] = held[0] = again[1].fork()  # the last holders of two
+    again[0] = held[0] = again[1].fork()  # the last references to two grammars
     begun(grammars, "start: /c/")
     grammars.close()
 

@@ -78,7 +78,7 @@ def test_min_tokens_forbids_every_end_until_then() -> None:
 
     tokens = client.tokens("a")
     assert not set(tokens[:20]) & set(ends)
-    assert tokens[-1] in ends  # half of the vocabulary ends it: it does, soon after
+    assert tokens[-1] in ends  # half of the vocabulary are end tokens, so it ends soon after
 
 
 def test_logit_bias_is_clamped_and_added() -> None:

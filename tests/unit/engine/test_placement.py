@@ -318,7 +318,7 @@ def test_default_kv_blocks_do_not_exceed_what_all_sequences_fill() -> None:
 def test_kv_blocks_follow_the_bytes_asked_for() -> None:
     assert kv_blocks(EngineConfig(kv_cache_memory_bytes=GIB), 4096, 1 << 20, 0, ROOMY) == 1024
     few = EngineConfig(kv_cache_memory_bytes=GIB, max_num_seqs=2)
-    assert kv_blocks(few, 100, 1 << 20, 0, ROOMY) == 1024  # beyond what sequences fill: for prefixes
+    assert kv_blocks(few, 100, 1 << 20, 0, ROOMY) == 1024  # more than the sequences fill; the rest is for prefixes
 
 
 def test_bytes_asked_for_are_of_each_rank() -> None:

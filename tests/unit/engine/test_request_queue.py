@@ -49,13 +49,13 @@ def test_retry_after_is_the_queue_at_the_rate_at_which_requests_end(clock: Clock
         queue.enter()
     assert queue.load(1).retry_after_s == 15
 
-    clock.now_s += 40  # since when nothing ended
+    clock.now_s += 40  # no request has ended since
     assert queue.load(1).retry_after_s == 60, "more than a minute no client waits"
 
 
 def test_time_without_requests_does_not_lower_the_rate(clock: Clock) -> None:
     queue = RequestQueue(limit=2, places=2)
-    for _ in range(5):  # clients that come again when they were told to
+    for _ in range(5):  # clients that retry after the time that they were told
         for _ in range(4):
             queue.enter()
             queue.begin()

@@ -26,7 +26,7 @@ class Line:
     def add(
         self, name: str, tokens: int, *, now_s: float = 0.0, priority: int = 0, client: str = "", **params: Any
     ) -> Request:
-        # Each name is another prompt: nothing is shared unless a test wants it.
+        # Each name is a different prompt, so that nothing is shared unless a test wants it.
         prompt = [self.names.setdefault(name, len(self.names)) % 100] * tokens
         submit = Submit(
             request_id=name,
@@ -135,7 +135,7 @@ def test_a_preempted_sequence_resumes_when_there_is_room_again() -> None:
 
     line.scheduler.remove(first.sequences[0])
 
-    assert line.step() == {"second": 1}  # its full block was still known
+    assert line.step() == {"second": 1}  # its full block was still in the prefix cache
 
 
 def test_priority_lets_the_urgent_in_first() -> None:
@@ -167,7 +167,7 @@ def test_a_stream_of_urgent_requests_does_not_starve_waiting_ones() -> None:
             break
         assert urgent.sequences[0] not in line.scheduler.queue.ranked
 
-    # Those who came in the first 3 levels' worth of waiting went first; nobody who came after.
+    # Requests that arrived within the first 3 levels of waiting time ran first, and none that arrived later.
     assert ran == [f"urgent {second}" for second in range(int(3 * PRIORITY_HEAD_START_S))] + ["patient"]
 
 

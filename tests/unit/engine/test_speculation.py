@@ -151,7 +151,7 @@ def test_a_text_that_repeats_is_drafted_from_itself() -> None:
     index.extend(tokens)
 
     assert index.after(tokens, 3) == [7, 8, 9]
-    assert index.after(tokens, 8) == [7, 8, 9, 1, 5, 6, 7, 8]  # round in circles
+    assert index.after(tokens, 8) == [7, 8, 9, 1, 5, 6, 7, 8]  # a cycle
     tokens.append(3)
     index.extend(tokens)
     assert index.after(tokens, 3) == []
@@ -182,7 +182,7 @@ def test_an_index_is_the_same_however_the_text_came(piece: int) -> None:
 
 def test_ngrams_draft_what_is_quoted_from_the_prompt() -> None:
     speculation = Speculation(Ngrams(2, 4), 6)
-    allowed = [4, 5]  # an output of two tokens repeats itself soon
+    allowed = [4, 5]  # an output over two tokens soon repeats itself
 
     plain, *_ = answers(None, temperature=0, max_tokens=100, allowed_token_ids=allowed)
     drafted, _, client = answers(speculation, temperature=0, max_tokens=100, allowed_token_ids=allowed)

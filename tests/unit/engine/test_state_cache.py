@@ -111,7 +111,7 @@ def test_ends_of_steps_get_a_copy_only_while_a_slot_is_free() -> None:
 
     assert client.executor.steps[:4] == [64, 64, 64, 38]
     assert ask(client, "branch", words(1, 150) + words(2, 20)) == 128
-    assert ask(client, "other", words(3, 230)) == 0  # evicts what was used least recently, at most for its end
+    assert ask(client, "other", words(3, 230)) == 0  # evicts the least recently used states, as many as its end needs
     assert ask(client, "again", words(1, 150) + words(2, 20)) > 0
 
 

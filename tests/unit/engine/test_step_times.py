@@ -80,7 +80,7 @@ def test_a_step_with_prompts_takes_no_longer_than_the_target_once_they_are_measu
     steps = Machine(0.01, token_s, doubled_at=4000).beside_a_stream(4000)
 
     assert max(seconds for seconds, _ in steps) <= 0.15
-    assert max(seconds for seconds, _ in steps[4:-2]) > 0.1  # and makes use of it
+    assert max(seconds for seconds, _ in steps[4:-2]) > 0.1  # and uses it
     assert all((1 + tokens) % PROMPT_TILE == 0 or tokens in (0, PROMPT_TILE) for _, tokens in steps[1:-1])
 
 

@@ -36,7 +36,7 @@ def test_a_wrong_tier_is_counted_and_logged(monkeypatch: pytest.MonkeyPatch, cap
 @pytest.mark.parametrize(
     ("cpuinfo", "expected"),
     [
-        (  # a Graviton3's, shortened
+        (  # of a Graviton3, shortened
             "processor\t: 0\nFeatures\t: fp asimd asimdhp asimddp sha512 sve svei8mm svebf16 i8mm bf16 dgh rng\n\n"
             "processor\t: 1\nFeatures\t: fp sve2\n",
             "bf16,i8mm,dotprod,sve",

@@ -46,9 +46,9 @@ MORE: dict[str, Any] = {
     },
     "bos_token_id": 1, "torch_dtype": "float32", "transformers_version": "4.51.0",
 }  # fmt: skip
-MOST_S = 5  # of one case
-MOST_BYTES = 3 << 30  # of address space beyond what the process has with everything imported
-MOST_LOADED = 64 << 20  # larger models are not loaded: that they would be is no fault of the file's reader
+MOST_S = 5  # limit of one case
+MOST_BYTES = 3 << 30  # address space beyond what the process uses after all imports
+MOST_LOADED = 64 << 20  # larger models are not loaded here: their size is no fault of the file reader
 ODD: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 1 << 31, -(1 << 31), 1 << 62, 1 << 64, 1 << 200, 0.5, -0.5, 1e308, 1e-308),
     *(float("nan"), float("inf"), "", "x", "\x00", "\ud800", "../../etc/passwd", "/etc/passwd", "x" * 5000),
@@ -247,7 +247,7 @@ FILES: dict[str, tuple[Break, Read]] = {
     "cache/*.weights": (broken_weights, read_kept),
     "cache/*.tokenizer": (garbled, read_kept),
 }
-# Another value in one of these may be another model as good as the first; in the others it may not.
+# A changed value of one of these keys may describe another valid model; a changed value of any other key may not.
 SETTINGS = (
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
 )  # fmt: skip
@@ -335,7 +335,7 @@ def too_slow(*_: object) -> None:
 def main(file: str, count: int, seed: int) -> None:
     """One line before each case, one after it."""
     lines = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # tokenizers prints of its own accord
+    os.dup2(2, 1)  # printed by the tokenizers library itself
     told = Warnings()
     logging.getLogger().addHandler(told)
     signal.signal(signal.SIGALRM, too_slow)

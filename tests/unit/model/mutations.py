@@ -14,7 +14,7 @@ from collections import Counter
 from tests.unit.model.broken_files import FILES
 
 GOOD = ("same", "warned", "refused", "settings")
-_BATCH = 100  # cases a process
+_BATCH = 100  # cases of one process
 
 
 def run(file: str, count: int, seed: int) -> tuple[Counter[str], list[str]]:

@@ -26,7 +26,7 @@ _GEMMA4: dict[str, Any] = {
     "use_double_wide_mlp": False, "vocab_size": 262144, "vocab_size_per_layer_input": 262144,
 }  # fmt: skip
 
-# Sizes as other engines' tests and configurations have them; the other keys as in the 31B's file.
+# Sizes as in the tests and configurations of other engines; the other keys are those of the 31B's file.
 _GEMMA4_E2B = _GEMMA4 | {
     "attention_k_eq_v": False, "hidden_size": 1536, "hidden_size_per_layer_input": 256, "intermediate_size": 6144,
     "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 7, "max_position_embeddings": 131072,
@@ -291,7 +291,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True, "torch_dtype": "bfloat16", "transformers_version": "4.47.0", "use_cache": True,
         "vocab_size": 49155,
     },
-    "GraniteMoeShared": {  # made up: no published file was at hand; the keys are those of transformers' documentation
+    "GraniteMoeShared": {  # not a published file (none was at hand): the keys are those of transformers' documentation
         "architectures": ["GraniteMoeSharedForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
         "attention_multiplier": 0.015625, "bos_token_id": 0, "embedding_multiplier": 12.0, "eos_token_id": 0,
         "hidden_act": "silu", "hidden_size": 1536, "initializer_range": 0.02, "intermediate_size": 512,
@@ -302,7 +302,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "shared_intermediate_size": 1024, "tie_word_embeddings": True, "torch_dtype": "bfloat16", "use_cache": True,
         "vocab_size": 49155,
     },
-    "Phi-3.5-MoE-instruct": {  # but for the factors of its angles
+    "Phi-3.5-MoE-instruct": {  # except for the factors of its angles
         "architectures": ["PhiMoEForCausalLM"], "attention_bias": True, "attention_dropout": 0.0, "bos_token_id": 1,
         "eos_token_id": 32000, "hidden_act": "silu", "hidden_dropout": 0.0, "hidden_size": 4096,
         "initializer_range": 0.02, "input_jitter_noise": 0.01, "intermediate_size": 6400, "lm_head_bias": True,

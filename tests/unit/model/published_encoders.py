@@ -147,7 +147,7 @@ _OFF = {
     "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": False, "pooling_mode_max_tokens": False,
     "pooling_mode_mean_sqrt_len_tokens": False,
 }  # fmt: skip
-# By model: its config above, its modules, and what they come to.
+# For each model: its config above, its modules, and the expected result.
 MODULES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]], tuple[str, str]]] = {
     "all-MiniLM-L6-v2": (
         "all-MiniLM-L6-v2",
@@ -194,7 +194,7 @@ MODULES: dict[str, tuple[str, list[tuple[str, dict[str, Any]]], tuple[str, str]]
     ),
 }
 
-# Configs of models with code of their own, whose keys transformers' classes do not all have.
+# Configs of models with remote code; transformers' classes lack some of these keys.
 NOMIC: dict[str, Any] = {
     "activation_function": "swiglu", "architectures": ["NomicBertModel"], "attn_pdrop": 0.0, "bos_token_id": None,
     "causal": False, "dense_seq_output": True, "embd_pdrop": 0.0, "eos_token_id": None, "fused_bias_fc": True,

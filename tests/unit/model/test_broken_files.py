@@ -22,7 +22,7 @@ from forearm.text.tokenizer.tokenizer import load_tokenizer
 
 ROOT = Path(__file__).parents[3]
 CASES = 60
-# A tensor that is missing belongs to none of the files; an index that names others is refused as they are.
+# A missing tensor belongs to no file; an index that names other tensors is refused by their names.
 ALSO = {
     "model.safetensors": ("missing from its safetensors files", "--ignore-unread-tensors"),
     "model.safetensors.index.json": (".safetensors",),

@@ -32,7 +32,7 @@ def test_a_whole_folder_opens_with_its_sizes(tmp_path: Path) -> None:
     assert checkpoint.max_model_len == 64
     # panels of 16 rows: 50 -> 64, 24 -> 32, 8 -> 16, 40 -> 48; vectors in float32, 24 -> 32
     padded = 2 * 64 * 24 + 2 * (2 * 32 * 24 + 2 * 16 * 24 + 2 * 48 * 24 + 32 * 40)
-    rows = 2 * 64 + 2 * (2 * 32 + 2 * 16 + 2 * 48 + 32)  # each may have a scale
+    rows = 2 * 64 + 2 * (2 * 32 + 2 * 16 + 2 * 48 + 32)  # each tensor may have a scale
     assert checkpoint.packed_bytes == 2 * padded + 4 * rows + 4 * 5 * 32
 
 

@@ -34,7 +34,7 @@ def read(folder: Path, model: str, *, max_model_len: int | None = None, **change
     return read_config(folder_of(folder, PUBLISHED[model] | changes), max_model_len=max_model_len)
 
 
-_OTHER_PARTS = ("vision", "visual", "projector")  # of multimodal models
+_OTHER_PARTS = ("vision", "visual", "projector")  # text parts of multimodal models
 
 
 def empty_model(folder: Path) -> PreTrainedModel:
@@ -46,7 +46,7 @@ def empty_model(folder: Path) -> PreTrainedModel:
 
 def as_stored(shapes: dict[str, tuple[int, ...]], model_type: str) -> dict[str, tuple[int, ...]]:
     """Shapes by the names in files: transformers 5 joins the experts of a layer only in memory, but for gpt-oss."""
-    if model_type == "apertus":  # numbers beside vectors of one value
+    if model_type == "apertus":  # scalars, stored as vectors of one value
         return {name: shape or (1,) for name, shape in shapes.items()}
     if model_type in ("gpt_oss", "llama4", "llama4_text"):  # matrices [experts, k, rows]: the rows of all experts
         return {
@@ -142,7 +142,7 @@ _ANGLES_ELSEWHERE = ("opt-125m", "gpt-j-6b", "codegen-350M-mono")
 
 @pytest.mark.parametrize("model", [name for name in PUBLISHED if name not in _ANGLES_ELSEWHERE])
 def test_the_angles_of_a_published_model_are_those_of_transformers(model: str, tmp_path: Path) -> None:
-    own = read(tmp_path, model, max_model_len=64)  # where dynamic and longrope have not set in
+    own = read(tmp_path, model, max_model_len=64)  # lengths at which dynamic and longrope do not apply yet
     with torch.device("meta"):
         theirs = empty_model(tmp_path)
     text = [m for name, m in theirs.named_modules() if not any(other in name for other in _OTHER_PARTS)]

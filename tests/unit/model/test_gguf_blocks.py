@@ -47,7 +47,8 @@ def test_both_readers_see_the_same_numbers(dtype: str) -> None:
     np.testing.assert_allclose(ours, read(dtype, stored), rtol=0, atol=2**-21 * np.abs(NORMAL).max())
 
 
-@pytest.mark.parametrize("dtype", [name for name in ENCODED if name != "Q8_0"])  # whose codes are of the largest value
+# its codes are computed from the largest value
+@pytest.mark.parametrize("dtype", [name for name in ENCODED if name != "Q8_0"])
 def test_important_columns_lose_less(dtype: str) -> None:
     importance = np.exp(2 * RANDOM.standard_normal(NORMAL.shape[1])).astype(np.float32)
 

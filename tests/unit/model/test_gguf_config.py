@@ -81,7 +81,7 @@ def test_sizes_and_ends_are_the_metadata_s(tmp_path: Path) -> None:
 
     assert (config.vocab_size, config.hidden, config.head_dim, config.kv_heads) == (VOCAB, HIDDEN, 64, 2)
     assert (config.max_positions, config.layers[0].feed_forward.width, len(config.layers)) == (64, MIDDLE, 1)
-    assert config.eos_token_ids == (1, 2)  # the one that is named, and a control token known to end a turn
+    assert config.eos_token_ids == (1, 2)  # the token that the file names, and a control token known to end a turn
     assert config.ropes[0].interleaved
 
 

@@ -31,7 +31,7 @@ except ConfigError as problem:
 
 def ask(model: str, cache: Path, *, revision: str = "", find: str = "find_model", **environment: str) -> str:
     """`find` in a process of its own: huggingface_hub reads its environment when it is imported."""
-    # The cache is marked as its own home, so that no login or cache of the user is seen.
+    # The cache is its own HF_HOME, so that the user's login and cache stay unseen.
     own = {"HF_HOME": str(cache / "home"), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     done = subprocess.run(
         [sys.executable, "-c", ASK, model, revision, str(cache), find],

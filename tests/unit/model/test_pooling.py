@@ -72,7 +72,7 @@ def test_every_tensor_of_a_published_encoder_is_where_transformers_has_it(name: 
     ours: dict[str, tuple[int, ...]] = {}
     for part in parts(own, shapes):
         rows = ours[part.stored][0] if part.stored in ours else 0
-        table = part.name == "attention_bias"  # which is read as one vector
+        table = part.name == "attention_bias"  # the module reads it as one vector
         ours[part.stored] = (
             (part.shape[0] // own.heads, own.heads) if table else (rows + part.shape[0], *part.shape[1:])
         )

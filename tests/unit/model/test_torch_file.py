@@ -35,7 +35,7 @@ def state_dict() -> OrderedDict[str, Any]:
     state["tied"] = state["F32"]
     state["scalar"] = torch.tensor(2.5)
     state["empty"] = torch.zeros(0, 4)
-    state["steps"] = 12  # what is no tensor is passed over
+    state["steps"] = 12  # values that are no tensors are skipped
     return state
 
 

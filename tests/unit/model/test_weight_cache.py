@@ -38,7 +38,7 @@ def run(folder: Path, cache: Path | str, asked: Asked = AS_IT_IS, most_bytes: in
         checkpoint, step_tokens=8, step_sequences=1, step_logit_rows=8, cores=(), threads=2, progress=False,
         weight_cache=str(cache), weight_cache_bytes=most_bytes,
     )  # fmt: skip
-    found = logits(executor)  # beside the writing
+    found = logits(executor)  # while the file is written
     wait_until_kept()
     return found
 

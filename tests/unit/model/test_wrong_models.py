@@ -213,7 +213,7 @@ def test_gguf_tensors_doubled_overlapping_or_misaligned_are_refused(tmp_path: Pa
     content = path.read_bytes()
     doubled = content.replace(b"blk.0.attn_norm.weight", b"blk.0.ffn_norm.weight\0", 1)
     path.write_bytes(doubled)
-    read_gguf_file(path)  # another name
+    read_gguf_file(path)  # under another name
     path.write_bytes(content.replace(b"blk.0.attn_k.weight", b"blk.0.attn_q.weight", 1))
     with pytest.raises(ConfigError, match=r"m\.gguf is damaged: tensor blk\.0\.attn_q\.weight twice"):
         read_gguf_file(path)
@@ -242,7 +242,7 @@ def test_a_key_twice_with_two_values_is_refused(tmp_path: Path) -> None:
     folder = llama(tmp_path)
     text = (folder / "config.json").read_text()
     (folder / "config.json").write_text(text.replace("{", '{"hidden_size": 24, ', 1))
-    open_checkpoint(folder)  # the same twice says nothing else
+    open_checkpoint(folder)  # the same value twice is consistent
 
     (folder / "config.json").write_text(text.replace("{", '{"hidden_size": 25, ', 1))
     with pytest.raises(ConfigError, match=r"config\.json: 'hidden_size' appears twice"):

@@ -80,7 +80,7 @@ def test_memory_bandwidth_is_the_cores_part_of_the_sockets() -> None:
 def test_bf16_is_multiplied_as_float16_where_there_are_no_bf16_products() -> None:
     second, third = rates_of(machine("c6g.16xlarge"), 62), rates_of(machine("c7g.16xlarge"), 62)
 
-    assert 1.3 < second.bf16_gflops / second.float_gflops < 1.4  # what the loop reaches: bench/results/arm-loops.txt
+    assert 1.3 < second.bf16_gflops / second.float_gflops < 1.4  # the loop's rate in bench/results/arm-loops.txt
     assert third.bf16_gflops > 4 * third.float_gflops
 
 

@@ -22,7 +22,7 @@ import forearm
 kind, value = json.load(sys.stdin)
 folder = Path(forearm.__file__).parent / "demo_model"
 tokenizer = load_tokenizer(folder)
-check = GrammarCheck(tokenizer)  # its process ends with it
+check = GrammarCheck(tokenizer)  # the process ends with this thread
 try:
     grammar = check.start(ConstraintRequest(kind, value, "response_format")).result()
     Grammars(folder, tokenizer.vocab_size, [0]).start(grammar).result().mask()
@@ -30,7 +30,7 @@ try:
 except InvalidRequest as error:
     assert error.param == "response_format", error
     print("refused")
-assert threading.stack_size() == 0  # other threads have what they had
+assert threading.stack_size() == 0  # other threads keep their stack size
 """
 
 

@@ -35,7 +35,7 @@ def test_the_pieces_of_a_text_joined_are_the_text(tokenizer: Tokenizer, text: st
 @given(seed=st.integers(0, 1 << 32))
 def test_random_byte_level_tokens_stream_as_they_decode(byte_level_tokenizer: Tokenizer, seed: int) -> None:
     draw = random.Random(seed)
-    # Within the vocabulary and a little past it: a model's head is often padded.
+    # Ids within the vocabulary and slightly beyond: a model's head is often padded.
     token_ids = [draw.randrange(byte_level_tokenizer.vocab_size + 8) for _ in range(40)]
 
     assert streamed(byte_level_tokenizer, token_ids, []) == byte_level_tokenizer.decode(token_ids).rstrip("\ufffd")

@@ -8,7 +8,7 @@ from forearm.text.tokenizer.tokenizer import Tokenizer
 from forearm.text.tool_parsers import reasoning
 from forearm.text.tool_parsers.output_parser import find_dialect
 
-# The passages of published chat templates that tell the formats, shortened.
+# The parts of published chat templates by which formats are recognized, shortened.
 EXCERPTS = {
     "Qwen2.5": (
         "{%- if tools %}{{- '<|im_start|>system\\n# Tools\\n<tools>' }}{%- for tool in tools %}{{- tool | tojson }}"

@@ -67,7 +67,7 @@ def sentencepiece_file(path: Path, **more: Any) -> tuple[dict[str, int], list[tu
     pieces, merges = trained(models.BPE(), normalizers.Replace(" ", "\u2581"), None, [])
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
     tokens = [*SPECIAL, *bytes_, *pieces]
-    # As SentencePiece's trainer has it: what is merged earlier is better, and letters are worst.
+    # As SentencePiece's trainer does: earlier merges have better scores, single letters the worst.
     made = {left + right: -float(rank) for rank, (left, right) in reversed([*enumerate(merges)])}
     scores = {piece: made.get(piece, -1e4 - i) for i, piece in enumerate(pieces)}
     keys = {
@@ -121,7 +121,7 @@ def test_gpt2_cuts_and_merges_as_transformers_does(tmp_path: Path) -> None:
         assert ours.decode(ours.encode(text)) == text
 
 
-# The regular expressions as the models' tokenizer.json have them.
+# The regular expressions of the models' tokenizer.json.
 PATTERNS = {
     "llama-bpe": [
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -235,7 +235,7 @@ def test_special_tokens_are_found_in_a_text_and_put_around_it(tmp_path: Path) ->
         assert around[0] == ids["<s>"]
         assert (around[-1] == ids["</s>"]) == (name == "spm")
     thinking = load_tokenizer(tmp_path / "bpe.gguf")
-    assert "<think>" in thinking.decode(thinking.encode("a<think>b"))  # added, but part of the text
+    assert "<think>" in thinking.decode(thinking.encode("a<think>b"))  # an added token that is part of the text
 
 
 def test_bos_is_put_before_a_text_where_the_file_or_the_family_says_so(tmp_path: Path) -> None:

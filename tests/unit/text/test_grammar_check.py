@@ -67,7 +67,7 @@ def test_an_endless_grammar_is_refused_at_the_limit_and_delays_no_other(check: G
     assert time.monotonic() - begun_s < COMPILE_S + 5
     assert {type(error) for error in errors} == {InvalidRequest}
     assert {error.param for error in errors} == {"structured_outputs"}
-    # A fast machine reaches a limit of memory or llguidance's own first.
+    # A fast machine reaches a memory limit, or llguidance's own limit, first.
     limits = (f"longer than {COMPILE_S:g} s", "more than 1024 MB", "Too many items")
     assert all(any(limit in str(error) for limit in limits) for error in errors), errors
     assert psutil.wait_procs(its_process().children(), 10)[1] == []

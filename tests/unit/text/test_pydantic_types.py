@@ -107,7 +107,7 @@ class Allowing(BaseModel):
 
 
 Short = Annotated[str, Field(max_length=5)]
-# Whatever their schemas let through, the types take.
+# Types that accept every value their schemas allow.
 SOUND: dict[str, Any] = {
     **{kind.__name__: kind for kind in (str, int, float, bool, bytes, date, datetime, time, timedelta, UUID, Path)},
     **{kind.__name__: kind for kind in (IPv4Address, IPv6Address, IPv4Network, IPv4Interface, IPv6Interface)},
@@ -151,7 +151,7 @@ SOUND: dict[str, Any] = {
     "forbid": Forbidding,
     "allow": Allowing,
 }
-# Their schemas say less than they check.
+# Types that check more than their schemas say.
 LOOSE: dict[str, Any] = {
     "Decimal": Decimal,
     "bounded Decimal": Annotated[Decimal, Field(max_digits=10, decimal_places=2, gt=0)],

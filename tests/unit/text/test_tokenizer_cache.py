@@ -145,7 +145,7 @@ def test_tokenizers_share_the_bound_of_the_cache(tmp_path: Path, made: list[Path
         load_tokenizer(folder, str(cache))
         os.utime(next(cache.glob(f"{folder.name}-*")), (age, age))
     size = max(file.stat().st_size for file in cache.iterdir())
-    load_tokenizer(folders[0], str(cache))  # used again: now `two` is the oldest
+    load_tokenizer(folders[0], str(cache))  # used again, so that `two` is now the oldest
 
     load_tokenizer(folders[2], str(cache), 2 * size + 100)
 

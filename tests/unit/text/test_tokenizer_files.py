@@ -29,7 +29,7 @@ def token(text: str, **flags: bool) -> dict[str, Any]:
     return {"content": text, "lstrip": False, "rstrip": False, "single_word": False, "normalized": False, **flags}
 
 
-# Each: the files beside tokenizer.json. Ids of `added_tokens_decoder` are numbers in the vocabulary that follows.
+# Each case: the files beside tokenizer.json. Ids of `added_tokens_decoder` are numbers in the vocabulary that follows.
 FILES: dict[str, dict[str, Any]] = {
     "none": {},
     "named": {"tokenizer_config.json": {"bos_token": "<s>", "eos_token": "</s>", "pad_token": None}},
