@@ -6,7 +6,9 @@ import contextlib
 import shutil
 from collections.abc import Iterator
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+expect.set_options(timeout=60_000)  # a busy machine shows a page late
 
 # Contrast by WCAG 2.2 of every visible text (1.4.3) and of the borders of fields (1.4.11).
 # Returns a line for each text or border below the minimum.
@@ -80,7 +82,7 @@ def opened(
         color_scheme=scheme,  # type: ignore[arg-type]
         reduced_motion="reduce",
     )
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(60_000)
     page = context.new_page()
     page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
     page.on(

@@ -324,7 +324,7 @@ def test_a_key_is_asked_for_and_kept_in_this_tab(browser: Browser, start_server:
 
 def test_what_breaks_off_within_a_stream_is_told(browser: Browser, start_server: StartServer) -> None:
     server = start_server()
-    server.engine.pause_s = 0.05
+    server.engine.holds_at = 9
     with opened(browser, server.url) as (page, wrong):
         expect(page.locator("#model")).to_be_enabled()
         ask(page, "a longer text that takes a while")
@@ -337,18 +337,30 @@ def test_what_breaks_off_within_a_stream_is_told(browser: Browser, start_server:
         assert [one for one in wrong if "503" not in one] == []  # /metrics still answers, without the engine's part
 
 
+def test_a_frame_that_comes_after_the_answer_leaves_the_focus_where_it_is(browser: Browser, echoing: Server) -> None:
+    with opened(browser, echoing.url) as (page, _):
+        expect(page.locator("#model")).to_be_enabled()
+        page.evaluate("() => { window.late = []; window.requestAnimationFrame = (draw) => window.late.push(draw); }")
+        ask(page, "hello")
+        page.get_by_role("button", name="Regenerate").focus()
+
+        assert page.evaluate("() => { window.late.forEach((draw) => draw()); return window.late.length; }") > 0
+
+        expect(page.get_by_role("button", name="Regenerate")).to_be_focused()
+
+
 def test_the_browser_is_told_to_ask_this_server_alone(echoing: Server) -> None:
-    page = httpx.get(echoing.url + "/")
+    page = httpx.get(echoing.url + "/", timeout=60)
 
     policy = dict(part.strip().split(" ", 1) for part in page.headers["content-security-policy"].split(";"))
     assert policy["default-src"] == "'none'"
     assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
     assert page.headers["x-content-type-options"] == "nosniff"
-    again = httpx.get(echoing.url + "/", headers={"If-None-Match": page.headers["etag"]})
+    again = httpx.get(echoing.url + "/", headers={"If-None-Match": page.headers["etag"]}, timeout=60)
     assert (again.status_code, again.content) == (304, b"")
     for path in sorted(playground.PATHS):
-        assert httpx.get(echoing.url + path).status_code == (404 if path.endswith("index.html") else 200)
-    assert httpx.get(echoing.url + "/playground/..%2f..%2fapp.py").status_code == 404
+        assert httpx.get(echoing.url + path, timeout=60).status_code == (404 if path.endswith("index.html") else 200)
+    assert httpx.get(echoing.url + "/playground/..%2f..%2fapp.py", timeout=60).status_code == 404
 
 
 def test_the_page_works_under_a_proxys_path(browser: Browser, start_server: StartServer) -> None:
@@ -364,4 +376,4 @@ def test_the_page_works_under_a_proxys_path(browser: Browser, start_server: Star
 def test_it_can_be_switched_off(start_server: StartServer) -> None:
     server = start_server(playground=False)
 
-    assert [httpx.get(server.url + path).status_code for path in ("/", "/playground/page.js")] == [404, 404]
+    assert [httpx.get(server.url + path, timeout=60).status_code for path in ("/", "/playground/page.js")] == [404, 404]

@@ -102,8 +102,9 @@ async function answer(begun = null) {
     drawn = true;
     requestAnimationFrame(() => {
       drawn = false;
+      if (open !== mine) return; // its end has drawn it; again, and a focused button would be another one
       redraw(view);
-      if (open === mine) by("status").textContent = stats(turn);
+      by("status").textContent = stats(turn);
     });
   };
   const write = async (one, request) => {
