@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ class EchoEngine:
     places: int = 1000  # most requests at a time; more are refused as Overloaded
     pause_s: float = 0.0  # before each token
     silent: bool = False  # accepts requests and sends no tokens
+    holds_at: int = sys.maxsize  # answers wait before this token
     draining: bool = False
     step_age_s: float = 0.0
     load: wire.Load | None = None  # sent to each new connection, and by `tell`
@@ -48,7 +50,7 @@ class EchoEngine:
         self._started.clear()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="echo-engine")
         self._thread.start()
-        assert self._started.wait(5)
+        assert self._started.wait(60)
 
     def stop(self) -> None:
         """Close every connection, as an engine does that dies."""
@@ -140,7 +142,7 @@ class EchoEngine:
         params, prompt = submit.params, submit.prompt_token_ids
         limit = params.max_tokens or self.max_model_len - len(prompt)
         for position in range(limit):
-            while self.silent:  # noqa: ASYNC110  (the test's thread sets it)
+            while self.silent or position >= self.holds_at:  # noqa: ASYNC110  (the test's thread sets it)
                 await asyncio.sleep(0.01)
             await asyncio.sleep(self.pause_s)
             token = prompt[(position + index) % len(prompt)]

@@ -74,15 +74,15 @@ def started(folder: Path, **settings: Any) -> Iterator[Server]:
         engine = stack.enter_context(echo_engine(path))
         url = stack.enter_context(serving(config))
         key = next(iter(config.api_key), "none")
-        http = stack.enter_context(httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=20))
+        http = stack.enter_context(httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=60))
         wait_until(lambda: http.get("/readyz").status_code == 200)
-        sdk = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=20)
+        sdk = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=60)
         stack.callback(sdk.close)
         yield Server(url, engine, http, sdk)
 
 
-def wait_until(holds: Callable[[], bool], timeout_s: float = 5.0) -> None:
-    """Wait until a condition holds. Raises: AssertionError after some seconds."""
+def wait_until(holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    """Wait until a condition holds. Raises: AssertionError after a time that only a failure takes."""
     end = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < end, f"not so after {timeout_s} s"

@@ -82,10 +82,12 @@ def test_a_client_that_leaves_ends_the_search(start_server: StartServer) -> None
     with server.http.stream("POST", "/v1/completions", json=body) as reply:
         assert reply.status_code == 200
         wait_until(lambda: len(server.engine.submits) > 4)
-    wait_until(lambda: not server.engine.running)
+    wait_until(lambda: 'http_requests_total{handler="/v1/completions"' in server.http.get("/metrics").text)
+    server.complete("x", max_tokens=1)  # reaches the engine behind all that the search has sent
     rounds = len(server.engine.submits)
     assert server.complete("x", max_tokens=1).status_code == 200
     assert len(server.engine.submits) == rounds + 1
+    wait_until(lambda: not server.engine.running)
 
 
 def test_a_full_queue_refuses_the_search(start_server: StartServer) -> None:

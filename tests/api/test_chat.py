@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import threading
 from typing import Any
 
@@ -148,9 +149,9 @@ def test_n_choices_come_side_by_side(server: Server) -> None:
 
 
 def test_a_stop_string_ends_the_answer_and_the_engines_work_on_it(server: Server) -> None:
-    server.engine.pause_s = 0.002
+    server.engine.holds_at = 30  # past the stop string: the engine's work does not end by itself
     reply = server.chat("the quick brown fox", stop=["ick b", "zzz"], ignore_eos=True, max_tokens=900).json()
-    server.engine.pause_s = 0.0
+    server.engine.holds_at = sys.maxsize
 
     choice = reply["choices"][0]
     assert (choice["message"]["content"], choice["finish_reason"], choice["stop_reason"]) == ("the qu", "stop", "ick b")

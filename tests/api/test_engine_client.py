@@ -219,6 +219,7 @@ async def test_an_answer_that_comes_late_is_not_the_next_questions(
 
     with pytest.raises(EngineUnavailable, match="not answered"):
         await connection.ask_state()
+    monkeypatch.setattr("forearm.api.engine_client.connection._ANSWER_TIMEOUT_S", 60.0)
     release.set()
 
     assert (await connection.ask_state()).running == 2
@@ -230,7 +231,7 @@ async def test_an_answer_that_comes_late_is_not_the_next_questions(
 async def test_the_start_ends_once_an_engine_has_told_its_state_or_is_silent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, greets_after_s: float | None, known: bool
 ) -> None:
-    monkeypatch.setattr("forearm.api.engine_client.engine_client._FIRST_STATE_S", 5.0 if known else 0.3)
+    monkeypatch.setattr("forearm.api.engine_client.engine_client._FIRST_STATE_S", 60.0 if known else 0.3)
 
     left = asyncio.Event()
 
@@ -250,13 +251,16 @@ async def test_the_start_ends_once_an_engine_has_told_its_state_or_is_silent(
     assert (client.connections[0].state is not None) == known
     await client.close()
     server.close()
-    await asyncio.wait_for(left.wait(), 10)
+    await asyncio.wait_for(left.wait(), 60)
 
 
-async def test_the_start_does_not_wait_for_an_engine_that_does_not_listen(tmp_path: Path) -> None:
+async def test_the_start_does_not_wait_for_an_engine_that_does_not_listen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forearm.api.engine_client.engine_client._FIRST_STATE_S", 600.0)
     client = EngineClient([str(tmp_path / "absent")])
 
-    await asyncio.wait_for(client.start(), 0.9)
+    await asyncio.wait_for(client.start(), 60)
 
     await client.close()
 
@@ -283,7 +287,7 @@ async def test_an_engine_that_takes_nothing_in_is_not_waited_for_without_end(tmp
     assert connection.open == {}
     await client.close()
     server.close()
-    await asyncio.wait_for(left.wait(), 10)
+    await asyncio.wait_for(left.wait(), 60)
 
 
 def state(running: int) -> wire.State:

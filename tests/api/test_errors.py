@@ -124,7 +124,7 @@ def test_an_engine_that_dies_is_a_503_for_requests_without_a_stream(start_server
 
 def test_an_engine_that_dies_ends_open_streams_with_an_error_object_and_done(start_server: StartServer) -> None:
     server = start_server()
-    server.engine.pause_s = 0.01
+    server.engine.holds_at = 1
     body: dict[str, Any] = {"messages": HELLO, "stream": True, "ignore_eos": True}
 
     with server.http.stream("POST", "/v1/chat/completions", json=body) as reply:
@@ -140,7 +140,7 @@ def test_an_engine_that_dies_ends_open_streams_with_an_error_object_and_done(sta
 
 def test_the_client_raises_what_a_stream_breaks_off_with(start_server: StartServer) -> None:
     server = start_server()
-    server.engine.pause_s = 0.01
+    server.engine.holds_at = 1
 
     endless = {"ignore_eos": True}
     with server.openai.chat.completions.create(

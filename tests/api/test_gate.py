@@ -50,9 +50,10 @@ def test_refusals_are_counted_with_their_route(full: Server) -> None:
 
 def test_room_is_for_so_many_and_no_more_until_the_engine_tells_again(start_server: StartServer) -> None:
     server = start_server()
-    server.engine.tell(wire.Load(room=3, retry_after_s=1))
-    wait_until(lambda: server.http.get("/readyz").status_code == 200)
-    server.engine.pause_s = 0.5
+    server.engine.tell(wire.Load(room=0, retry_after_s=1))
+    wait_until(lambda: server.complete().status_code == 429)
+    server.engine.tell(wire.Load(room=4, retry_after_s=1))
+    wait_until(lambda: server.complete(max_tokens=1).status_code == 200)  # the worker has heard it; room is for 3 now
 
     with ThreadPoolExecutor(10) as pool:
         statuses = sorted(pool.map(lambda _: server.complete(max_tokens=2).status_code, range(10)))

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from tests.api.server import StartServer
+from tests.api.server import StartServer, wait_until
 
 from forearm.api.http.api_keys import KeyRing, digest_of, read_keys
 from forearm.api.http.quota import duration
@@ -31,7 +31,7 @@ def write(path: Path, *entries: dict[str, Any]) -> str:
 
 def asked(url: str, key: str = SECRET, **fields: Any) -> httpx.Response:
     body = {"prompt": "hello", "max_tokens": 4, **fields}
-    return httpx.post(f"{url}/v1/completions", json=body, headers={"Authorization": f"Bearer {key}"})
+    return httpx.post(f"{url}/v1/completions", json=body, headers={"Authorization": f"Bearer {key}"}, timeout=60)
 
 
 def test_requests_beyond_a_keys_limit_are_429_with_openais_headers(start_server: StartServer, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_tokens_of_prompts_and_answers_are_charged(start_server: StartServer, tm
     assert first.headers["x-ratelimit-remaining-tokens"] == "100"
     assert 14 <= int(second.headers["x-ratelimit-remaining-tokens"]) <= 16
     assert 40 <= int(third.headers["retry-after"]) <= 45  # 70 below zero, at 100 a minute
-    metrics = httpx.get(f"{server.url}/metrics").text
+    metrics = httpx.get(f"{server.url}/metrics", timeout=60).text
     assert 'forearm:key_tokens_total{key="a",kind="prompt"} 10.0' in metrics
     assert 'forearm:key_tokens_total{key="a",kind="generation"} 160.0' in metrics
     assert 'forearm:key_rejections_total{key="a",limit="tokens"} 1.0' in metrics
@@ -99,10 +99,13 @@ def test_as_many_at_a_time_as_the_key_may(start_server: StartServer, tmp_path: P
     server = start_server(
         api_keys_file=write(tmp_path / "keys.json", {"name": "a", "key": SECRET, "max_concurrent": 2})
     )
-    server.engine.pause_s = 0.05
+    server.engine.silent = True
 
     with ThreadPoolExecutor(5) as pool:
-        statuses = [reply.status_code for reply in pool.map(lambda _: asked(server.url), range(5))]
+        asking = [pool.submit(asked, server.url) for _ in range(5)]
+        wait_until(lambda: sum(one.done() for one in asking) == 3 and len(server.engine.running) == 2)
+        server.engine.silent = False
+        statuses = [one.result().status_code for one in asking]
 
     assert sorted(statuses) == [200, 200, 429, 429, 429]
     assert asked(server.url).status_code == 200
@@ -134,8 +137,8 @@ def test_the_engine_is_told_whose_a_request_is_by_the_keys_name_else_by_the_addr
 def test_anthropics_header_brings_a_key_too(start_server: StartServer) -> None:
     server = start_server(api_key=("secret-key",))
 
-    assert httpx.get(f"{server.url}/v1/models", headers={"x-api-key": "secret-key"}).status_code == 200
-    assert httpx.get(f"{server.url}/v1/models", headers={"x-api-key": "other"}).status_code == 401
+    assert httpx.get(f"{server.url}/v1/models", headers={"x-api-key": "secret-key"}, timeout=60).status_code == 200
+    assert httpx.get(f"{server.url}/v1/models", headers={"x-api-key": "other"}, timeout=60).status_code == 401
 
 
 @pytest.mark.parametrize(
@@ -265,12 +268,12 @@ def test_many_keys_have_a_record_each_and_the_table_ends() -> None:
 def test_an_admission_costs_microseconds() -> None:
     table, limits = RateTable(), RateLimits(requests_per_minute=1 << 30, tokens_per_minute=1 << 30, max_concurrent=1000)
 
-    begun_s = time.perf_counter()
+    begun_s = time.thread_time()  # CPU time: the machine may do something else meanwhile
     for _ in range(1000):
         table.admit(DIGEST, limits)
         table.charge(DIGEST, limits, 10)
         table.leave(DIGEST)
-    took_s = time.perf_counter() - begun_s
+    took_s = time.thread_time() - begun_s
 
     assert took_s < 0.5  # 0.023 s on an EPYC (Zen 4)
     table.close()

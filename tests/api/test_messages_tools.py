@@ -279,7 +279,7 @@ def test_anthropics_client_tries_again_when_there_is_no_room(start_server: Start
 
 def test_an_engine_that_dies_ends_the_stream_with_an_error(start_server: StartServer) -> None:
     server = start_server()
-    server.engine.pause_s = 0.05
+    server.engine.holds_at = 1
     long: Any = [{"role": "user", "content": "x" * 90}]
     with (
         anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client,
@@ -295,7 +295,10 @@ def test_a_stream_that_waits_is_pinged(start_server: StartServer) -> None:
     server = start_server(sse_keep_alive_interval_s=0.05)
     server.engine.silent = True
     body = {"messages": HELLO, "max_tokens": 9, "stream": True}
-    with httpx.Client(base_url=server.url) as client, client.stream("POST", "/v1/messages", json=body) as reply:
+    with (
+        httpx.Client(base_url=server.url, timeout=60) as client,
+        client.stream("POST", "/v1/messages", json=body) as reply,
+    ):
         lines = reply.iter_lines()
         assert next(lines) == "event: ping"
         server.engine.silent = False

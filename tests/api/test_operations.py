@@ -79,24 +79,27 @@ def test_detokenize_refuses_what_is_no_token(server: Server, tokens: object) -> 
 def test_operators_need_no_key(start_server: StartServer, path: str) -> None:
     server = start_server(api_key=("secret", "other"))
 
-    assert httpx.get(server.url + path).status_code == 200
+    assert httpx.get(server.url + path, timeout=60).status_code == 200
 
 
 def test_everything_else_needs_a_key(start_server: StartServer) -> None:
     server = start_server(api_key=("secret", "otherß"))
-    paths = httpx.get(server.url + "/openapi.json").json()["paths"]  # a route added later needs a key, too
+    document = httpx.get(server.url + "/openapi.json", timeout=60).json()
+    paths = document["paths"]  # a route added later needs a key, too
     opened = ("/health", "/livez", "/readyz", "/startupz", "/ping", "/version", "/load", "/metrics")
     guarded = sorted(path for path in paths if path not in opened and not path.startswith(("/docs", "/redoc", "/open")))
     assert len(guarded) >= 6
 
     for path in [*guarded, "//v1/models", "/v1/models/", "/tokenize/", "/health/../v1/models", "/nowhere"]:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}, {"Authorization": ""}):
-            reply = httpx.post(server.url + path, json={"prompt": "x"}, headers=headers)
+            reply = httpx.post(server.url + path, json={"prompt": "x"}, headers=headers, timeout=60)
             assert reply.status_code == 401, path
             assert reply.json()["error"]["type"] in ("AuthenticationError", "authentication_error")  # Anthropic's
             assert reply.headers["www-authenticate"] == "Bearer"
     known = {b"Authorization": "Bearer otherß".encode()}
-    assert httpx.post(server.url + "/v1/completions", json={"prompt": "x"}, headers=known).status_code == 200
+    assert (
+        httpx.post(server.url + "/v1/completions", json={"prompt": "x"}, headers=known, timeout=60).status_code == 200
+    )
     assert server.openai.models.list().data
     wrong = openai.OpenAI(base_url=f"{server.url}/v1", api_key="wrong", max_retries=0)
     with wrong, pytest.raises(openai.AuthenticationError):
@@ -120,8 +123,8 @@ def test_a_proxys_path_is_left_off(start_server: StartServer) -> None:
     server = start_server(root_path="/llm", api_key=("secret",))
 
     assert server.http.get("/llm/v1/models").status_code == 200
-    assert httpx.get(server.url + "/llm/health").status_code == 200
-    assert httpx.get(server.url + "/llm/v1/models").status_code == 401
+    assert httpx.get(server.url + "/llm/health", timeout=60).status_code == 200
+    assert httpx.get(server.url + "/llm/v1/models", timeout=60).status_code == 401
 
 
 def test_an_engine_that_is_stuck_or_draining_is_not_ready(start_server: StartServer) -> None:
@@ -221,7 +224,7 @@ def test_no_header_breaks_an_answer(server: Server, given_id: str, load: str, tr
         "Authorization": authorization.encode("latin-1"),
         "X-Api-Key": authorization.encode("latin-1"),
     }
-    reply = httpx.get(f"{server.url}/v1/models", headers=list(headers.items()))
+    reply = httpx.get(f"{server.url}/v1/models", headers=list(headers.items()), timeout=60)
 
     assert reply.status_code == 200
     told = reply.headers["x-request-id"]

@@ -281,8 +281,12 @@ async def test_a_response_is_stored_and_found_in_a_few_milliseconds_among_thousa
     for number in range(2000):
         await store.add(response(number), ME)
 
-    begun = time.perf_counter()
+    took = []
     for number in range(2000, 2100):
+        begun = time.perf_counter()
         await store.add(response(number), ME)
         await store.get(f"resp_{number - 500}", ME)
-    assert (time.perf_counter() - begun) / 100 < 0.02
+        took.append(time.perf_counter() - begun)
+    assert (
+        min(took) < 0.02
+    )  # the least: a search through all would take each time what it takes, a busy machine does not

@@ -84,7 +84,7 @@ async def draining(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 def submit(request_id: str, **params: Any) -> bytes:
-    chosen = wire.SamplingParams(temperature=0.0, ignore_eos=True, **params)
+    chosen = wire.SamplingParams(**{"temperature": 0.0, "ignore_eos": True, **params})
     return wire.frame(wire.Submit(request_id=request_id, prompt_token_ids=[5, 6, 7], params=chosen))
 
 
@@ -124,7 +124,9 @@ async def test_it_answers_on_its_private_socket_and_ends_by_sigterm_when_all_is_
 async def test_a_second_signal_ends_it_at_once(engine: Process) -> None:
     await engine.start()
     reader, writer = await engine.connect()
-    writer.write(submit("a", max_tokens=None))
+    writer.write(
+        submit("a", max_tokens=None, n=100, temperature=1.0)
+    )  # several seconds of work, more on a slow machine
     assert isinstance(await receive(reader), wire.Accepted)
 
     engine.process.send_signal(signal.SIGTERM)
@@ -144,12 +146,13 @@ async def test_an_idle_engine_uses_less_than_one_percent_of_a_core(engine: Proce
     writer.write(submit("a", max_tokens=20))
     while not isinstance(message := await receive(reader), wire.Tokens) or message.finish_reason is None:
         pass
-    await asyncio.sleep(0.5)  # the threads spin a little before they sleep
-    before = engine.cpu_s()
-
-    await asyncio.sleep(4.0)
-
-    assert engine.cpu_s() - before <= 0.04
+    # The threads spin a little before they sleep, which may be within the first period.
+    for _ in range(3):
+        before, begun_s = engine.cpu_s(), time.monotonic()
+        await asyncio.sleep(4.0)
+        if (share := (engine.cpu_s() - before) / (time.monotonic() - begun_s)) <= 0.01:
+            break
+    assert share <= 0.01
 
 
 async def test_its_loop_keeps_to_the_first_core_and_connections_are_served_on_others(engine: Process) -> None:

@@ -227,11 +227,13 @@ async def test_figures_are_logged_while_there_is_something_to_tell(
         quiet = len(caplog.records)
         worker.submit("a", [1, 2], max_tokens=50)
         await worker.answer("a")
-        await asyncio.sleep(0.15)
+        deadline = time.monotonic() + WAIT_S
+        while not any("generation" in one.message and "running" in one.message for one in caplog.records):
+            assert time.monotonic() < deadline, "no figures after the request"
+            await asyncio.sleep(0.01)
         task.cancel()
 
     assert quiet == 0
-    assert any("generation" in record.message and "running" in record.message for record in caplog.records)
 
 
 async def test_a_closed_connection_aborts_what_was_its(running: Running) -> None:
@@ -247,12 +249,17 @@ async def test_a_closed_connection_aborts_what_was_its(running: Running) -> None
     assert (await idle(stayer)).kv_usage == 0
 
 
-async def test_a_worker_that_does_not_read_is_cut_off_and_its_requests_end(running: Running) -> None:
+async def test_a_worker_that_does_not_read_is_cut_off_and_its_requests_end(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
     sleeper, watcher = await running.connect(), await running.connect()
 
     for i in range(8):
         sleeper.submit(str(i), [i], max_tokens=4000, logprobs=20)
-    await asyncio.sleep(0.1)
+    deadline = time.monotonic() + WAIT_S
+    while "its connection is closed" not in caplog.text:
+        assert time.monotonic() < deadline, "it is not cut off"
+        await asyncio.sleep(0.005)
 
     assert (await idle(watcher)).kv_usage == 0
     assert await asyncio.wait_for(drained(sleeper), WAIT_S) < 8 * 4000 * 100  # far fewer than its tokens
@@ -293,11 +300,13 @@ async def test_an_idle_engine_uses_no_time(running: Running) -> None:
     worker = await running.connect()
     worker.submit("a", [1], max_tokens=3)
     await worker.answer("a")
-    before = time.process_time()
-
-    await asyncio.sleep(1.0)
-
-    assert time.process_time() - before < 0.01
+    # The end of the request may still take some of the first second, and other threads of this process of any.
+    for _ in range(20):
+        before = time.process_time()
+        await asyncio.sleep(1.0)
+        if (took_s := time.process_time() - before) < 0.01:
+            break
+    assert took_s < 0.01
     assert (await worker.state()).last_step_age_s == 0
 
 
@@ -323,10 +332,13 @@ async def test_draining_finishes_what_is_open_refuses_the_rest_and_ends(running:
 
 async def test_what_does_not_end_in_time_is_aborted(running: Running) -> None:
     worker = await running.connect()
+    running.executor.gate.clear()
     worker.submit("long", [1], max_tokens=4000)
     await worker.receive()
 
     running.server.drain(0.05)
+    await asyncio.sleep(0.1)  # this loop ends the time of 0.05 s before it comes back here
+    running.executor.gate.set()
 
     messages = []
     with contextlib.suppress(EOFError):
