@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from forearm.config.configs import environment
+from forearm.config.environment import environment
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +80,13 @@ class Child:
             except OSError as error:  # noqa: PERF203  (a start is far dearer than the try)
                 log.error("%s cannot be started: %s; trying again in %g s", self.name, error, RETRY_S)
                 await asyncio.sleep(RETRY_S)
+
+    def bind(self, cores: tuple[int, ...]) -> None:
+        """Run it on these cores from now on; () leaves it where it is. Its threads to come inherit that."""
+        self.cores = cores
+        if cores and self.process is not None:
+            with contextlib.suppress(ProcessLookupError):  # it has ended: the next start is on these cores
+                os.sched_setaffinity(self.process.pid, cores)
 
     def _before_exec(self, parent: int) -> None:
         """Prepare the forked child before its program starts: it dies with serve and runs on the planned cores."""

@@ -104,10 +104,10 @@ def test_the_environment_is_read_in_config_alone() -> None:
     found = {
         at(path)
         for path in PACKAGE.rglob("*.py")
-        if at(path) != "app/forearm/config/configs.py" and any(map(reads_environment, ast.walk(parsed(path))))
+        if at(path) != "app/forearm/config/environment.py" and any(map(reads_environment, ast.walk(parsed(path))))
     }
 
-    assert not found, f"read the environment in config/configs.py: {found}"
+    assert not found, f"read the environment in config/environment.py: {found}"
 
 
 def test_the_environment_is_read_in_tiers_alone() -> None:

@@ -19,6 +19,7 @@ from forearm.engine.host.placement import Plan
 from forearm.engine.host.split_engines import EngineShare
 from forearm.errors import ConfigError
 from forearm.supervisor.run_folder import RunFolder
+from forearm.supervisor.serve import ModelFiles
 from forearm.supervisor.supervisor import fill_in
 
 
@@ -343,6 +344,6 @@ def test_what_may_change_answers_is_told_to_the_api(argv: list[str], tmp_path: P
     plan, parts = Plan(1, (), (), 1, (), (1,)), (EngineShare((), 1, "", 0, (1,)),)
     told = set()
     for given in ([], argv, ["--max-num-seqs", "8"]):
-        _, api = fill_in(line(*given).configs, plan, parts, tmp_path, RunFolder(tmp_path, 0))
+        _, api = fill_in(line(*given).configs, plan, parts, ModelFiles(tmp_path), RunFolder(tmp_path, 0))
         told.add(api.computed_as)
     assert len(told) == 2

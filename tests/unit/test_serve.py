@@ -16,7 +16,10 @@ import pytest
 
 from forearm.child_process import Child
 from forearm.config import configs
+from forearm.errors import ConfigError
 from forearm.supervisor import supervisor
+from forearm.supervisor.run_folder import RunFolder
+from forearm.supervisor.serve import server
 from forearm.supervisor.supervisor import keep, watch
 from forearm.supervisor.watchdog import is_stopped
 
@@ -274,9 +277,65 @@ async def test_a_child_runs_on_the_cores_planned(tmp_path: Path) -> None:
     await bound.end(timeout_s=5)
 
 
+async def test_a_child_that_was_started_before_the_plan_is_bound_later_and_not_started_twice(tmp_path: Path) -> None:
+    one = min(os.sched_getaffinity(0))
+    api, engine = child("API", LIVES, tmp_path), child("engine", LIVES, tmp_path)
+    process = await api.start()
+
+    api.bind((one,))
+    watching = asyncio.create_task(watch([engine], api, settings(), tmp_path))
+    await until(lambda: api.once_ready.is_set() and engine.once_ready.is_set())
+
+    assert os.sched_getaffinity(process.pid) == {one}
+    assert pids(tmp_path, "API") == [process.pid]
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await watching == 0
+
+
+async def test_a_process_reads_its_config_only_when_it_is_complete(tmp_path: Path) -> None:
+    """Gunicorn starts before there is a config, and gunicorn_conf.py waits for the lock like this."""
+    folder = RunFolder(tmp_path, 0)
+    code = (
+        "import fcntl, sys\nprint('runs', flush=True)\nwith open(sys.argv[1]) as file:\n"
+        "    fcntl.flock(file, fcntl.LOCK_SH)\n    print(file.read())"
+    )
+
+    with folder.held("api.json"):
+        reader = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", code, str(tmp_path / "api.json")), stdout=asyncio.subprocess.PIPE
+        )
+        assert reader.stdout is not None
+        assert await reader.stdout.readline() == b"runs\n"
+        folder.write("api.json", "part")
+        folder.write("api.json", "the whole")
+
+    assert await reader.stdout.read() == b"the whole\n"
+    assert await reader.wait() == 0
+
+
+async def test_gunicorn_ends_if_the_engines_cannot_be_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Child] = []
+
+    def refuse(configs: object, runtime: object, files: object, api: Child) -> list[Child]:
+        begun.append(api)
+        assert api.process is not None
+        os.kill(api.process.pid, 0)
+        raise ConfigError("--cores: none")
+
+    monkeypatch.setattr(supervisor, "prepare", refuse)
+    lock = os.open(tmp_path / "run.lock", os.O_CREAT | os.O_RDWR)
+
+    with pytest.raises(ConfigError, match="--cores: none"):
+        await server(settings(), RunFolder(tmp_path, lock))
+
+    assert begun[0].process is None
+    os.close(lock)
+
+
 @pytest.mark.parametrize(
     ("program", "unused"),
     [
+        ("import forearm.supervisor.serve", ("forearm.supervisor.supervisor", "forearm.engine", "forearm._native")),
         ("import forearm.supervisor.supervisor", ("numpy", "msgspec", "zipfile", "huggingface_hub", "httpx")),
         (
             "import forearm.api.worker.worker\n"
@@ -287,10 +346,10 @@ async def test_a_child_runs_on_the_cores_planned(tmp_path: Path) -> None:
             ("numpy", "transformers", "huggingface_hub", "httpx"),
         ),
     ],
-    ids=["supervisor", "API"],
+    ids=["gunicorn's start", "supervisor", "API"],
 )
 def test_a_start_imports_nothing_that_a_first_answer_does_not_use(program: str, unused: tuple[str, ...]) -> None:
-    """The first answer waits for the supervisor's imports, and then for those of the API's process."""
+    """The first answer waits for serve's imports up to gunicorn's start, and for those of the API's process."""
     program += f"\nimport sys\nprint([name for name in {unused} if name in sys.modules])"
 
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "[]\n"

@@ -37,7 +37,7 @@ from forearm.api.services import Services, load_services
 from forearm.api.worker.shortage import watch_shortages
 from forearm.api.worker.signals import on_hangup
 from forearm.config.api_config import METRICS_FOLDER, ApiConfig
-from forearm.config.configs import api_config_path
+from forearm.config.environment import api_config_path
 from forearm.config.settings import from_json
 from forearm.errors import ConfigError, ForearmError
 from forearm.log import follow

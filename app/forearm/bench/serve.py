@@ -27,7 +27,7 @@ from forearm.bench.http import Broken, Http, reason
 from forearm.bench.load import LoadRun, Traffic, run
 from forearm.bench.report import BenchResult
 from forearm.bench.text import load_text
-from forearm.config import configs
+from forearm.config.environment import client_api_key
 from forearm.config.flags import CommandParser
 from forearm.errors import ConfigError, EngineUnavailable
 
@@ -253,7 +253,7 @@ def address(args: argparse.Namespace) -> str:
 
 def headers(args: argparse.Namespace) -> dict[str, str]:
     """Return the headers: the key from the environment, and those of --header."""
-    key = configs.client_api_key()
+    key = client_api_key()
     return {**({"Authorization": f"Bearer {key}"} if key else {}), **options.pairs("--header", args.header)}
 
 

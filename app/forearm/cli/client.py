@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from forearm.config import configs
+from forearm.config.environment import client_api_key
 from forearm.errors import EngineUnavailable, ForearmError, InvalidRequest
 
 _BUSY, _BUSY_S = (429, 503), 120.0  # statuses that pass, and how long to ask again
@@ -24,7 +24,7 @@ class Client:
 
         url: with or without /v1, or unix:PATH. trusting: take any certificate, as of a server on this machine.
         """
-        key = api_key or configs.client_api_key()
+        key = api_key or client_api_key()
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         socket = url.removeprefix("unix:") if url.startswith("unix:") else None
         root = "http://localhost" if socket else url.rstrip("/").removesuffix("/v1")

@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def serve(argv: Sequence[str]) -> int:
     """`forearm serve [MODEL] [flags]`."""
     line = read_line(CommandParser("forearm serve [MODEL] [flags]", "Serve a model over HTTP, as OpenAI's API."), argv)
-    from forearm.supervisor.supervisor import serve
+    from forearm.supervisor.serve import serve
 
     return serve(line.configs, line.notes)
 

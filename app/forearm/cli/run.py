@@ -21,7 +21,7 @@ from forearm.child_process import die_with
 from forearm.cli.chat import Chat
 from forearm.cli.client import Client
 from forearm.cli.servers import RunningServer, running_servers
-from forearm.config import configs
+from forearm.config.environment import state_folder
 from forearm.config.flags import CommandLine, CommandParser, as_flags, read_line
 from forearm.errors import ConfigError, ForearmError
 from forearm.model.checkpoint.hub import find_model
@@ -146,7 +146,7 @@ def _log(name: str) -> Iterator[IO[bytes]]:
         with tempfile.TemporaryFile() as file:
             yield file
         return
-    start, number = configs.state_folder() / f"serve-{re.sub(r'[^-.0-9A-Za-z]', '_', name)}", 1
+    start, number = state_folder() / f"serve-{re.sub(r'[^-.0-9A-Za-z]', '_', name)}", 1
     while True:
         path = start.with_name(f"{start.name}{f'-{number}' if number > 1 else ''}.log")
         with path.open("a+b") as file:

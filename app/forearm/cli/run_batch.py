@@ -27,7 +27,7 @@ from forearm.cli.run_batch_lines import BatchRequest, NoRequest, answered, faile
 from forearm.config.configs import Configs
 from forearm.errors import ConfigError, EngineUnavailable, ForearmError, Overloaded
 from forearm.supervisor.run_folder import run_folder
-from forearm.supervisor.supervisor import server
+from forearm.supervisor.serve import server
 
 MOST_TRIES = 5  # attempts for a request whose engine dies
 MOST_PAUSE_S = 60.0
@@ -110,6 +110,8 @@ async def _both(watching: Coroutine[Any, Any, int], working: Coroutine[Any, Any,
     if finished:
         work.result()  # raises the work's exception, if any
         return 0
+    if isinstance(results[0], ForearmError):
+        raise results[0]
     return results[0] if isinstance(results[0], int) and results[0] else INTERRUPTED
 
 

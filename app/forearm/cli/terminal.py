@@ -15,7 +15,7 @@ from rich.text import Text
 
 from forearm.cli.chat import Chat, Show
 from forearm.cli.chat_commands import COMMANDS, obey
-from forearm.config import configs
+from forearm.config.environment import state_folder
 from forearm.errors import ConfigError, ForearmError
 
 _HINT = "Ctrl-D or /bye ends the conversation, /help tells more"
@@ -83,7 +83,7 @@ def make_session() -> PromptSession[str]:
     """
     history: History = InMemoryHistory()
     with contextlib.suppress(ConfigError, OSError):
-        file = configs.state_folder() / "chat_history"
+        file = state_folder() / "chat_history"
         os.close(os.open(file, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
         history = _History(file)
     keys = KeyBindings()

@@ -1,24 +1,22 @@
 """Every setting of a server: read from the command line, the environment and the --config file.
 
-A flag wins over the environment, the environment over the --config file, the file over the default. The environment is
-read in this file alone. Names are vLLM's wherever the meaning is the same; vllm_compat.py has vLLM's names without an
-effect here. A field without flag and variable is filled in by the supervisor.
+A flag wins over the environment, the environment over the --config file, the file over the default. Names are vLLM's
+wherever the meaning is the same; vllm_compat.py has vLLM's names without an effect here. A field without flag and
+variable is filled in by the supervisor.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from forearm.config.api_config import ApiConfig
 from forearm.config.common import Common
 from forearm.config.engine_config import EngineConfig
+from forearm.config.environment import environment
 from forearm.config.serve_config import ServeConfig
 from forearm.config.settings import build, choose, settings_of
-from forearm.errors import ConfigError
 
 CONFIGS = (EngineConfig, ApiConfig, ServeConfig)
 SETTINGS = settings_of(*CONFIGS)
@@ -62,7 +60,7 @@ def read(flags: Mapping[str, Sequence[str]], file: Mapping[str, Sequence[str]]) 
 
     Raises: ConfigError naming the value and the remedy.
     """
-    chosen = choose(SETTINGS, flags, os.environ, file)
+    chosen = choose(SETTINGS, flags, environment(), file)
     return Configs(build(EngineConfig, chosen), build(ApiConfig, chosen), build(ServeConfig, chosen))
 
 
@@ -76,49 +74,5 @@ def engine_config(**given: Any) -> EngineConfig:
     texts = {
         name: (str(value),) for name, value in given.items() if type(value) in (str, int, float) and name in SETTINGS
     }
-    chosen = choose(settings_of(EngineConfig), texts, os.environ, {})
+    chosen = choose(settings_of(EngineConfig), texts, environment(), {})
     return EngineConfig(**{**chosen, **{n: v for n, v in given.items() if v is not None and n not in texts}})
-
-
-def environment() -> dict[str, str]:
-    """Return the environment variables by name, for vllm_compat.py to check and for child processes."""
-    return dict(os.environ)
-
-
-def api_config_path() -> str:
-    """Return the path of the ApiConfig that supervisor.py has written as JSON for the gunicorn that it starts."""
-    return os.environ["FOREARM_API_CONFIG"]
-
-
-def client_api_key() -> str:
-    """Return the API key that `forearm chat` sends when none is given."""
-    return os.environ.get("VLLM_API_KEY") or os.environ.get("OPENAI_API_KEY") or ""
-
-
-def cache_folder(chosen: str) -> Path | None:
-    """Return the folder that --weight-cache names; None if nothing is to be kept, or auto's folder can't be written.
-
-    auto's folder is made for this user alone; it lies beside the downloaded models, so that a volume holds both.
-    """
-    if chosen != "auto":
-        return Path(chosen) if chosen else None
-    try:
-        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        folder = Path(os.environ.get("HF_HOME") or caches / "huggingface").expanduser() / "forearm"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # there may be no home
-        return None
-    return folder if os.access(folder, os.W_OK) else None
-
-
-def state_folder() -> Path:
-    """Return the folder for what the commands keep of this user, made if it is missing: histories, logs.
-
-    Raises: ConfigError if it cannot be made.
-    """
-    folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "forearm"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except (OSError, RuntimeError) as error:
-        raise ConfigError(f"{folder}: {error}; set XDG_STATE_HOME to a folder that can be written") from None
-    return folder

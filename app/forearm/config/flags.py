@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from forearm.config import configs, vllm_compat
 from forearm.config.configs import Configs
+from forearm.config.environment import environment
 from forearm.config.settings import OneOf, Setting, human_whole, inverses
 from forearm.errors import ConfigError
 
@@ -123,7 +124,7 @@ def read_line(
         )
     known = {s.env for s in configs.SETTINGS.values()} | set(configs.READ_ELSEWHERE)
     strict = chosen.serve.fail_on_environ_validation
-    notes += vllm_compat.check_variables(configs.environment(), known, strict=strict)
+    notes += vllm_compat.check_variables(environment(), known, strict=strict)
     return CommandLine(chosen, rest, notes, texts, over[1:])
 
 

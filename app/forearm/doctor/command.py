@@ -9,8 +9,9 @@ from dataclasses import asdict
 
 from forearm import __version__
 from forearm.config.api_config import ApiConfig
-from forearm.config.configs import Configs, environment
+from forearm.config.configs import Configs
 from forearm.config.engine_config import EngineConfig
+from forearm.config.environment import environment
 from forearm.config.flags import CommandParser, read_line
 from forearm.config.serve_config import ServeConfig
 from forearm.doctor import limits, processor, surroundings

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+gc.disable()  # until the model is loaded: what the imports make stays
+
 from forearm import log as logs
 from forearm.config.engine_config import EngineConfig
 from forearm.config.settings import from_json, to_json
@@ -50,6 +52,7 @@ def main(argv: Sequence[str]) -> int:
         return ConfigError.exit_status
     gc.collect()
     gc.freeze()  # these objects stay alive: scanning them in each collection would delay steps
+    gc.enable()
     if loop.terms.pooling is None:
         _keep_plan(file, config, loop.terms.max_model_len, loop.scheduler.blocks.count)
     try:

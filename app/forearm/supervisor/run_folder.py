@@ -35,6 +35,17 @@ class RunFolder:
             raise _unusable(error) from None
         return path
 
+    @contextlib.contextmanager
+    def held(self, name: str) -> Iterator[None]:
+        """Make an empty file that is written until the context ends: a process that locks it waits so long."""
+        try:
+            file = (self.path / name).open("w")
+        except OSError as error:
+            raise _unusable(error) from None
+        with file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
 
 @contextlib.contextmanager
 def run_folder() -> Iterator[RunFolder]:

@@ -1,4 +1,4 @@
-"""`forearm serve`: starts the engines and gunicorn on their cores, watches them, and ends them in order.
+"""The supervisor: starts the engines on their cores, watches them and gunicorn, and ends them in order.
 
 An engine that dies is started again after a growing pause; the API answers 503 meanwhile. A failure that no restart can
 repair (a wrong setting, a port in use, an engine that never becomes ready) ends the server with a message. The engines
@@ -15,11 +15,10 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from forearm import log as logs
 from forearm.child_process import Child
@@ -27,17 +26,16 @@ from forearm.config.api_config import ApiConfig
 from forearm.config.configs import Configs
 from forearm.config.engine_config import EngineConfig
 from forearm.config.settings import to_json
-from forearm.config.speculative import drafting_asked
-from forearm.descriptors import raise_limit, watch_descriptors
+from forearm.descriptors import watch_descriptors
 from forearm.engine.host import placement
 from forearm.engine.host.client_memory import portion
 from forearm.engine.host.instructions import instructions
 from forearm.engine.host.split_engines import EngineShare, allowed, describe, shares
 from forearm.errors import ConfigError
-from forearm.model.checkpoint.hub import find_model, find_tokenizer
-from forearm.supervisor.addresses import answers, api_answers, check_tls, held_address, unprotected
-from forearm.supervisor.run_folder import RunFolder, run_folder
-from forearm.supervisor.watchdog import engine_hangs, is_stopped
+from forearm.supervisor.addresses import answers
+from forearm.supervisor.run_folder import RunFolder
+from forearm.supervisor.serve import API_CONFIG, NO_BLAS, SECRETS, ModelFiles
+from forearm.supervisor.watchdog import engine_hangs
 
 log = logging.getLogger(__name__)
 
@@ -50,97 +48,55 @@ GRACE_S = 5.0  # beyond --shutdown-timeout, before a child is killed
 OTHERS_BYTES, WORKER_BYTES = 128 << 20, 192 << 20
 LONGEST_SOCKET_PATH = 100  # sun_path has 108 bytes
 FAILED = 1
-# Not inherited: child processes find what they need of these in their configs.
-SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "VLLM_API_KEY")
-# numpy's OpenBLAS would start a spinning thread on each core, although it multiplies nothing here.
-NO_BLAS = {"OPENBLAS_NUM_THREADS": "1"}
 
 
-def serve(configs: Configs, notes: Sequence[str]) -> int:
-    """Run until SIGTERM, SIGINT or a failure that no restart can repair. Returns: the exit status.
-
-    Raises: ConfigError for a wrong setting that is found before anything is started.
-    """
-    logs.set_up(configs.serve, "serve")
-    for note in notes:
-        log.info("%s", note)
-    raise_limit()
-    check_tls(configs.api)
-    if warning := unprotected(configs.api):
-        log.warning("%s", warning)
-    placement.tier()  # before anything is started: FOREARM_TIER may name a tier that this CPU cannot run
-    if (drafting := drafting_asked(configs.engine)) is not None:
-        log.info("drafts: %s, at most %d tokens", drafting.method, drafting.tokens)
-    with held_address(configs.api), run_folder() as runtime:
-        return asyncio.run(server(configs, runtime))
-
-
-def server(configs: Configs, runtime: RunFolder) -> Coroutine[Any, Any, int]:
-    """Prepare the engines and the API, with sockets and configs in `runtime`; awaited, they run until `watch` ends.
+def prepare(configs: Configs, runtime: RunFolder, files: ModelFiles, api: Child) -> list[Child]:
+    """Plan the engines and the API, write their configs, and bind gunicorn to its cores. Returns: the engines to start.
 
     Raises: ConfigError naming the setting.
     """
-    # The download happens here, once, with its progress at the terminal.
-    folder = find_model(configs.serve.model, revision=configs.serve.revision, **configs.serve.hub)
+    placement.tier()  # before an engine is started: FOREARM_TIER may name a tier that this CPU cannot run
     engines = configs.serve.data_parallel_size
     plan = placement.plan(configs.engine, engines=engines)
     parts = shares(plan, configs.engine, engines)
     for line in (f"instructions: {instructions()}", *plan.lines, *describe(parts)):
         log.info("%s", line)
-    configured, api = fill_in(configs, plan, parts, folder, runtime)
+    configured, api_config = fill_in(configs, plan, parts, files, runtime)
     children = [
         engine_child(name, engine, allowed(part, plan, len(parts)), runtime, configs.serve.answer_timeout_s)
         for name, engine, part in zip(names(len(parts)), configured, parts, strict=True)
     ]
-    gunicorn = Child(
-        name="API",
-        argv=[sys.executable, "-m", "gunicorn", "--config", "python:forearm.api.worker.gunicorn_conf"],
-        cores=plan.api_cores,
-        on_death=signal.SIGTERM,  # gunicorn passes it on, and its workers drain
-        ready=lambda: api_answers(api),
-        withheld=SECRETS,
-        pass_fds=(runtime.lock,),
-        hangs=lambda pid: is_stopped(pid, configs.serve.answer_timeout_s),
-        environment={
-            "FOREARM_API_CONFIG": str(runtime.write("api.json", to_json(api))),
-            "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",  # else every log has a warning that torch is missing
-            **NO_BLAS,
-        },
-    )
-    return watch(children, gunicorn, configs, runtime.path)
+    api.bind(plan.api_cores)
+    runtime.write(API_CONFIG, to_json(api_config))
+    return children
 
 
 def fill_in(
-    configs: Configs, plan: placement.Plan, parts: Sequence[EngineShare], folder: Path, runtime: RunFolder
+    configs: Configs, plan: placement.Plan, parts: Sequence[EngineShare], files: ModelFiles, runtime: RunFolder
 ) -> tuple[list[EngineConfig], ApiConfig]:
     """Complete the configs of the engines and the API: folders, sockets, cores, memory; no token of the hub."""
     sockets = tuple(str(runtime.path / f"{name}.sock") for name in names(len(parts)))
     if max(map(len, sockets)) > LONGEST_SOCKET_PATH:
         raise ConfigError(f"TMPDIR: {runtime.path} is too long for a Unix socket; choose a shorter one")
     given = bounded(configs.api, placement.memory(configs.engine))
-    hub, drafting = configs.serve.hub, drafting_asked(configs.engine)
     workers = given.workers or plan.api_workers
-    tokenizer = ""
-    if given.tokenizer:
-        tokenizer = str(find_tokenizer(given.tokenizer, revision=given.tokenizer_revision, **hub))
-    draft = str(find_model(drafting.model, revision=drafting.revision, **hub)) if drafting and drafting.model else ""
     engine = replace(
         configs.engine,
-        spec_model=draft,
+        spec_model=files.draft,
         others_bytes=others_bytes(given, workers) // len(parts),
-        model=str(folder),
-        tokenizer=tokenizer,
+        model=str(files.model),
+        tokenizer=files.tokenizer,
         hf_token="",
-        name=next(iter(given.served_model_name), configs.engine.short_name(folder)),
+        name=next(iter(given.served_model_name), configs.engine.short_name(files.model)),
         engines=len(parts),
     )
     engines = [shared(engine, index, part, at) for index, (part, at) in enumerate(zip(parts, sockets, strict=True))]
     api = replace(
         given,
         api_key=tuple(map(hidden, given.api_key)),
-        model_folder=str(folder),
+        model_folder=str(files.model),
         hf_token="",
-        tokenizer=tokenizer,
+        tokenizer=files.tokenizer,
         engine_sockets=sockets,
         workers=workers,
         priorities=configs.engine.scheduling_policy == "priority",
@@ -267,7 +223,7 @@ async def keep(child: Child, ready_timeout_s: float) -> int:
     pause_s, failed_starts, again = FIRST_PAUSE_S, 0, False
     while True:
         started = time.monotonic()
-        process = await child.start()
+        process = child.process or await child.start()
         if await until_ready(child, process, ready_timeout_s) and again:
             log.info("%s is ready again", child.name)
         status = await child.ended(process)

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, FiniteFloat, StringConstraints
 
 from forearm.api.generation.request_bodies import (
-    Body,
     Int64,
     JsonObject,
     JsonObjects,
+    LateBody,
     Name,
     PromptText,
     Some,
@@ -37,7 +37,7 @@ _ELSEWHERE = {
 }
 
 
-class Thinking(Body):
+class Thinking(LateBody):
     """Options of thinking: on or off, its budget of tokens, and whether it is shown."""
 
     type: Literal["enabled", "disabled", "adaptive"]
@@ -45,7 +45,7 @@ class Thinking(Body):
     display: Literal["summarized", "omitted"] | None = None
 
 
-class MessagesToolChoice(Body):
+class MessagesToolChoice(LateBody):
     """The tool choice: whether tools may or must be called, and whether several at once."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -53,40 +53,40 @@ class MessagesToolChoice(Body):
     disable_parallel_tool_use: bool = False
 
 
-class OutputConfig(Body):
+class OutputConfig(LateBody):
     """Options of the answer: its format and effort."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: JsonObject | None = None
 
 
-class MessagesMetadata(Body):
+class MessagesMetadata(LateBody):
     """The end user's id. It is accepted and not used."""
 
     user_id: Annotated[str, StringConstraints(max_length=512)] | None = None
 
 
-class KeptTurns(Body):
+class KeptTurns(LateBody):
     """The number of turns whose thinking is kept."""
 
     type: Literal["thinking_turns"]
     value: Annotated[Int64, Field(ge=1)]
 
 
-class ClearThinking(Body):
+class ClearThinking(LateBody):
     """The edit that removes thinking from old turns."""
 
     type: Literal["clear_thinking_20251015"]
     keep: Literal["all"] | KeptTurns = KeptTurns(type="thinking_turns", value=1)
 
 
-class ContextManagement(Body):
+class ContextManagement(LateBody):
     """Edits of the conversation before the model sees it; results of tools are kept."""
 
     edits: Annotated[Some[ClearThinking], Field(default_factory=list)]
 
 
-class CountRequest(Body):
+class CountRequest(LateBody):
     """POST /v1/messages/count_tokens."""
 
     model: Name | None = None

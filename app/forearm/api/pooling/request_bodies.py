@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 from pydantic import AliasChoices, Field, StringConstraints
 
 from forearm.api.generation.request_bodies import (
-    Body,
     Int64,
     JsonObject,
+    LateBody,
     Many,
     Messages,
     Name,
@@ -25,7 +25,7 @@ Cut = Annotated[Int64, Field(ge=-1)]
 Count = Annotated[Int64, Field(ge=0)]
 
 
-class PoolingFields(Body):
+class PoolingFields(LateBody):
     """Fields that all pooling requests share. None: the model's default."""
 
     model: Name | None = None
@@ -113,7 +113,7 @@ class ScoreRequest(PairFields):
         return [pair for pair in given if pair[1] is not None and pair[3] is not None]
 
 
-class RerankDocument(Body):
+class RerankDocument(LateBody):
     """A document as Cohere's clients may send it."""
 
     text: PromptText

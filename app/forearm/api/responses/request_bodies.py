@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, FiniteFloat, StringConstraints
 
 from forearm.api.generation.request_bodies import (
-    Body,
     Int64,
     JsonObject,
     JsonObjects,
+    LateBody,
     Name,
     PromptText,
     Some,
@@ -54,7 +54,7 @@ _ELSEWHERE = {
 _NO_ANSWER = ("n", "echo", "prompt_logprobs", "return_token_ids", "return_prompt_text", "continue_final_message")
 
 
-class ReasoningOptions(Body):
+class ReasoningOptions(LateBody):
     """Options of reasoning: its effort, and the form in which it is shown."""
 
     effort: Effort | None = None
@@ -69,20 +69,20 @@ class ReasoningOptions(Body):
         return (self.summary or self.generate_summary) is not None
 
 
-class TextFields(Body):
+class TextFields(LateBody):
     """Options of the output text."""
 
     format: JsonObject | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-class ResponsesStreamOptions(Body):
+class ResponsesStreamOptions(LateBody):
     """Options of a stream."""
 
     include_obfuscation: bool = False
 
 
-class ResponsesRequest(Body):
+class ResponsesRequest(LateBody):
     """POST /v1/responses."""
 
     model_config = needs("input", "previous_response_id")

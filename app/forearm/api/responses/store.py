@@ -63,7 +63,7 @@ class ResponseStore:
         if not self._path.exists():
             os.close(os.open(self._path, os.O_CREAT | os.O_EXCL, 0o600))  # SQLite's other files get the same rights
             made = sqlite3.connect(self._path)
-            made.executescript(SCHEMA)
+            made.executescript(f"PRAGMA synchronous = OFF; {SCHEMA}")  # else each table waits for the disk: 0.2 s
             made.close()
 
     async def close(self) -> None:

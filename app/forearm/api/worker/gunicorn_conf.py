@@ -1,11 +1,13 @@
 """gunicorn's settings (`--config python:forearm.api.worker.gunicorn_conf`), made from the supervisor's ApiConfig.
 
 The app is loaded once, in the master: a wrong setting ends the start, and a replaced worker is ready at once.
-supervisor.py has bound the master to the cores that are reserved for HTTP; the workers inherit that.
+serve starts the master before it knows cores and memory, and holds the config's lock until it has written it and bound
+the master to the cores that are reserved for HTTP; the workers inherit that.
 """
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import math
 import os
@@ -20,13 +22,15 @@ from forearm.api.http.protocol import Protocol
 from forearm.api.worker.worker import FINAL_ANSWERS_S, Worker, hold_signals_while_forking
 from forearm.child_process import die_with
 from forearm.config.api_config import METRICS_FOLDER, ApiConfig
-from forearm.config.configs import api_config_path
+from forearm.config.environment import api_config_path
 from forearm.config.settings import from_json
 from forearm.log import set_up
 
 _serve = os.getppid()
 _path = Path(api_config_path())
-_config = from_json(ApiConfig, _path.read_text(encoding="utf-8"))
+with _path.open(encoding="utf-8") as _file:
+    fcntl.flock(_file, fcntl.LOCK_SH)
+    _config = from_json(ApiConfig, _file.read())
 _metrics = _path.parent / METRICS_FOLDER
 _metrics.mkdir(exist_ok=True)
 set_up(_config, "api")
@@ -37,8 +41,6 @@ preload_app = True
 _host = f"[{_config.host}]" if ":" in _config.host else _config.host
 bind = [f"unix:{_config.uds}" if _config.uds else f"{_host or '0.0.0.0'}:{_config.port}"]
 workers = _config.workers or 1
-# prometheus_client reads it when it is imported, which is before the app is.
-raw_env = [f"PROMETHEUS_MULTIPROC_DIR={_metrics}"]
 
 timeout = 60  # seconds without a heartbeat from a worker's event loop until it is killed and replaced
 graceful_timeout = math.ceil(_config.shutdown_timeout_s) + FINAL_ANSWERS_S
@@ -88,6 +90,6 @@ def on_exit(server: Any) -> None:
 
 def child_exit(server: Any, worker: Any) -> None:
     """Keep the counters of a worker that has ended, so that no sum decreases."""
-    from prometheus_client.multiprocess import mark_process_dead  # after raw_env
+    from prometheus_client.multiprocess import mark_process_dead
 
     mark_process_dead(worker.pid, str(_metrics))  # type: ignore[no-untyped-call]

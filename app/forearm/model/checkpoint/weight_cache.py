@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Protocol
 
 from forearm import __version__
-from forearm.config.configs import cache_folder
+from forearm.config.environment import cache_folder
 from forearm.model.checkpoint import calibration, source_check
 from forearm.model.checkpoint.cache_room import ERRORS, RECORD, WEIGHTS, drop, make_room
 from forearm.model.checkpoint.checkpoint import Checkpoint

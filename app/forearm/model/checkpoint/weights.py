@@ -72,7 +72,7 @@ def load_native(
 
     progress: show a bar on stderr with bytes and bytes per second.
     weight_cache: the folder that keeps packed weights between starts, which are written in the background; empty: none;
-    auto: configs.cache_folder, for weights that are worth it. weight_cache_bytes: most bytes of its files.
+    auto: environment.cache_folder, for weights that are worth it. weight_cache_bytes: most bytes of its files.
     tokenizer: the model folder or .gguf file whose tokenizer reads the calibration text; None: the checkpoint's.
     outdated: called from a thread if the kept weights turn out to belong to other files.
     rounded: called with the errors of the quantized matrices.

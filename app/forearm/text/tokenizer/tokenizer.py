@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from forearm.config.configs import cache_folder
+from forearm.config.environment import cache_folder
 from forearm.errors import ConfigError, InvalidRequest
 from forearm.model.gguf.gguf import is_gguf
 from forearm.text.tokenizer.gguf import gguf_tokenizer
