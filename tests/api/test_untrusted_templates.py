@@ -66,12 +66,11 @@ def test_other_requests_go_on_beside_bombs(server: Server) -> None:
     with ThreadPoolExecutor(8) as pool:
         bombs = [pool.submit(server.chat, chat_template=SPIN + str(number)) for number in range(8)]
         time.sleep(1)
-        begun_s = time.monotonic()
         assert server.chat("hello").status_code == 200
         assert server.chat("hello", chat_template=OWN).status_code == 200
-        assert time.monotonic() - begun_s < 2
-        for bomb in bombs:
-            refused(bomb.result())
+        ends = [refused(bomb.result())["message"] for bomb in bombs]
+    # The second came before the bombs' time was over, and took the place of one; there is a place for each of eight.
+    assert any("others wait" in end for end in ends), ends
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])

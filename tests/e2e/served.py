@@ -41,13 +41,26 @@ class Served:
     openai: openai.OpenAI
 
     def engine(self) -> psutil.Process:
-        """Return the engine's process."""
-        return next(p for p in self._all() if "forearm.engine.process" in p.cmdline())
+        """Return the engine's process, the first if there are several."""
+        return self.engines()[0]
+
+    def engines(self) -> list[psutil.Process]:
+        """Return the processes of all engines."""
+        found = []
+        for one in self._all():
+            with contextlib.suppress(psutil.NoSuchProcess):  # short processes come and go beside them
+                found += [one] if "forearm.engine.process" in one.cmdline() else []
+        return found
 
     def workers(self) -> list[psutil.Process]:
         """Return gunicorn's workers."""
         master = next(p for p in psutil.Process(self.process.pid).children() if "gunicorn" in p.cmdline())
         return master.children()
+
+    def connections(self) -> int:
+        """Return the number of workers that are connected to all engines."""
+        named = [[c for c in engine.net_connections("unix") if c.laddr] for engine in self.engines()]
+        return min(map(len, named), default=1) - 1  # one socket listens
 
     def running(self) -> float:
         """Return the requests that run or wait in the engine."""
@@ -123,9 +136,12 @@ def serve(
         stack.callback(sdk.close)
         served = Served(url, process, log, http, sdk)
         workers = int(flags[flags.index("--api-server-count") + 1]) if "--api-server-count" in flags else 1
-        # One worker makes the server ready; tests that compare worker processes need all.
+        # One worker makes the server ready; the others refuse requests until they, too, are connected. The supervisor
+        # gives up where the API ends before it has seen that it is ready, and starts it again later.
         wait_until(
-            lambda: after() and is_ready(served) and len(served.workers()) >= workers,
+            lambda: (
+                after() and is_ready(served) and "ready after" in log.read_text() and served.connections() >= workers
+            ),
             READY_TIMEOUT_S,
             lambda: log.read_text(),
         )
@@ -160,7 +176,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_until(holds: Callable[[], bool], timeout_s: float = 20.0, say: Callable[[], str] = str) -> None:
+def wait_until(holds: Callable[[], bool], timeout_s: float = 60.0, say: Callable[[], str] = str) -> None:
     """Raises: AssertionError."""
     end = time.monotonic() + timeout_s
     while not holds():

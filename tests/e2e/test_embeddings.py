@@ -289,7 +289,7 @@ def test_a_client_that_leaves_ends_its_texts(served: Served) -> None:
     with pytest.raises(httpx.TimeoutException):
         httpx.post(f"{served.url}/v1/embeddings", json=body, timeout=httpx.Timeout(60, read=1.5))
 
-    wait_until(lambda: served.running() == 0, 5)
+    wait_until(lambda: served.running() == 0)
     assert embed(served, "a").shape == (1, 384)
 
 

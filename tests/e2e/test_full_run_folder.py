@@ -57,7 +57,7 @@ def test_a_full_run_folder_costs_metrics_and_stored_responses_but_no_answer(tmp_
         assert pids(served) == before, "no worker has died"
 
         served.workers()[0].kill()  # and one that begins now does not either
-        wait_until(lambda: len(now := pids(served)) == 2 and now != before)
+        wait_until(lambda: len(now := pids(served)) == served.connections() == 2 and now != before)
         begun = pids(served)
         for _ in range(40):
             assert served.chat(max_tokens=2).status_code == 200

@@ -134,7 +134,7 @@ def test_grammars_that_never_compile_hold_up_no_other(served: Served) -> None:
         beside = max(plain(number) for number in range(5, 10))
         refused = [one.result() for one in asked]
 
-    assert beside < alone + 2
+    assert beside < alone + 5  # held up, they would wait 10 s for each bomb
     assert {reply.status_code for reply in refused} == {400}
     assert all("simplify it" in reply.json()["error"]["message"] for reply in refused)
 
@@ -153,7 +153,7 @@ def test_no_path_leads_out(served: Served, path: str) -> None:
     assert "root:" not in reply.text
 
 
-def raw(served: Served, sent: bytes, timeout_s: float = 5.0) -> bytes:
+def raw(served: Served, sent: bytes, timeout_s: float = 60.0) -> bytes:
     """Return the answer to these bytes."""
     host, port = served.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout_s) as connection:

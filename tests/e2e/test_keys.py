@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,12 +31,14 @@ def complete(served: Served, **fields: Any) -> httpx.Response:
 def test_a_limit_holds_over_all_workers_at_once(tmp_path: Path) -> None:
     flags = keys_file(tmp_path, requests_per_minute=30)
     with serve(tmp_path, "--api-server-count", "4", *flags, key=KEY) as served, ThreadPoolExecutor(16) as pool:
+        begun_s = time.monotonic()
         replies = list(pool.map(lambda _: complete(served), range(60)))
+        took_s = time.monotonic() - begun_s
 
     statuses = [reply.status_code for reply in replies]
     assert set(statuses) == {200, 429}
     # Half a request comes back each second.
-    assert 30 <= statuses.count(200) <= 40
+    assert 30 <= statuses.count(200) <= min(31 + took_s / 2, 59)
 
 
 def test_texts_to_embed_are_charged_too(tmp_path: Path) -> None:

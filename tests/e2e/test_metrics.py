@@ -128,7 +128,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         running.chat(max_tokens=20, ignore_eos=True, n=2)
         for _ in range(2):
             poor = {"Authorization": "Bearer poor-mans-key"}
-            httpx.post(f"{running.url}/v1/completions", json={"prompt": "ice", "max_tokens": 1}, headers=poor)
+            httpx.post(
+                f"{running.url}/v1/completions", json={"prompt": "ice", "max_tokens": 1}, headers=poor, timeout=60
+            )
         yield running
 
 

@@ -38,8 +38,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def lines(served: Served) -> list[dict[str, Any]]:
-    """Return the lines of the log, each of which is a JSON object."""
-    return [json.loads(line) for line in served.log.read_text().splitlines() if line]
+    """Return the whole lines of the log, each of which is a JSON object."""
+    return [json.loads(line) for line in served.log.read_text().split("\n")[:-1] if line]
 
 
 def about(served: Served, request_id: str) -> list[dict[str, Any]]:
@@ -84,9 +84,8 @@ def test_the_access_log_leaves_out_what_it_was_told_to(served: Served) -> None:
 
 
 def test_no_line_can_be_forged_and_no_key_is_logged(served: Served) -> None:
-    before = len(lines(served))
     served.http.get("/nowhere%0A%7B%22level%22:%22ERROR%22%7D?token=secret", headers={"X-Request-Id": "a b\tc"})
-    wait_until(lambda: len(lines(served)) > before)
+    wait_until(lambda: bool(about(served, "abc")))
 
     assert about(served, "abc")[0]["path"] == "/nowhere%0A%7B%22level%22:%22ERROR%22%7D"
     assert not [line for line in lines(served) if OLD in json.dumps(line) or "secret" in json.dumps(line)]
@@ -111,13 +110,13 @@ def test_the_level_changes_in_every_process_while_it_runs(served: Served) -> Non
     os.kill(served.process.pid, signal.SIGUSR2)
     wait_until(lambda: levels() == ["DEBUG", "INFO"])
 
-    assert len(served.workers()) == 3
+    wait_until(lambda: served.connections() == len(served.workers()) == 3)
 
 
 def test_keys_are_read_again_on_sighup_by_every_worker(served: Served) -> None:
     def statuses(key: str) -> set[int]:
         headers = {"Authorization": f"Bearer {key}"}
-        return {httpx.get(f"{served.url}/v1/models", headers=headers).status_code for _ in range(20)}
+        return {httpx.get(f"{served.url}/v1/models", headers=headers, timeout=60).status_code for _ in range(20)}
 
     workers = {worker.pid for worker in served.workers()}
     path = served.log.parent / "keys.json"
@@ -129,7 +128,7 @@ def test_keys_are_read_again_on_sighup_by_every_worker(served: Served) -> None:
         wait_until(lambda: sum("the keys stay" in line["message"] for line in lines(served)) == 3)
         assert statuses(OLD) == {200}
 
-        write_keys(path, {"name": "old", "key": OLD}, {"name": "new", "key": NEW, "requests_per_minute": 5})
+        write_keys(path, {"name": "old", "key": OLD}, {"name": "new", "key": NEW, "requests_per_minute": 2})
         os.kill(served.process.pid, signal.SIGHUP)
         wait_until(lambda: statuses(NEW) == {200})
 
@@ -138,7 +137,7 @@ def test_keys_are_read_again_on_sighup_by_every_worker(served: Served) -> None:
     asked = [
         served.http.post("/v1/completions", json=body, headers={"Authorization": f"Bearer {NEW}"}) for _ in range(9)
     ]
-    assert [reply.status_code for reply in asked].count(200) == 5  # over three workers
+    assert [reply.status_code for reply in asked].count(200) == 2  # over three workers; one more after half a minute
     assert asked[-1].json()["error"]["type"] == "RateLimitError"
 
 
@@ -214,7 +213,7 @@ def test_a_renewed_certificate_is_used_without_a_restart_and_spans_go_out(tmp_pa
             assert running.chat(max_tokens=8, ignore_eos=True).status_code == 200
 
             certificate(tmp_path, "second.example")
-            wait_until(lambda: presented(running.url) == "second.example", 30)
+            wait_until(lambda: presented(running.url) == "second.example")
             assert running.chat(max_tokens=1).status_code == 200
             wait_until(lambda: len(receiver.spans) == 2)
 
@@ -228,13 +227,13 @@ def test_requests_of_a_worker_that_was_killed_are_load_no_more(served: Served) -
     before = {worker.pid for worker in served.workers()}
     with contextlib.ExitStack() as streams:
         for _ in range(4):
-            streams.enter_context(served.endless())
-        assert served.http.get("/load").json()["server_load"] > 0  # the first may be at the context's end
+            streams.enter_context(half_sent(served))
+        wait_until(lambda: served.http.get("/load").json() == {"server_load": 4})
 
         for worker in served.workers():
             worker.kill()
         wait_until(lambda: len({worker.pid for worker in served.workers()} - before) == 3)
-        wait_until(lambda: served.http.get("/readyz").status_code == 200)
+        wait_until(lambda: served.connections() == 3)
 
         assert served.http.get("/load").json() == {"server_load": 0}
         assert "http_requests_total" in served.http.get("/metrics").text  # what was counted stays

@@ -40,4 +40,4 @@ def test_a_refusal_is_read_though_the_body_was_not(tmp_path: Path) -> None:
                 client.sendall(head.encode() + body)
                 answer = b"".join(iter(lambda: client.recv(1 << 16), b""))
             assert answer.startswith(b"HTTP/1.1 401 ")
-        assert httpx.get(f"{served.url}/health").status_code == 200
+        assert httpx.get(f"{served.url}/health", timeout=60).status_code == 200

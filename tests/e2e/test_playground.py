@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.browser import POOR_CONTRASTS, opened
-from tests.e2e.served import Served, serve
+from tests.e2e.served import Served, serve, wait_until
 
 GLACIER = "What is a glacier?"
 LONG = {"ignore_eos": True, "max_completion_tokens": 1900}
@@ -86,20 +86,17 @@ def test_the_page_of_the_api_sends_no_request_elsewhere(browser: Browser, served
 
 def test_text_is_there_before_the_answer_has_ended_and_stop_ends_it(page: Page, served: Served) -> None:
     more(page, LONG)
-    ask(page)
-    expect(page.locator(".turn.assistant .prose")).not_to_be_empty()
-    expect(page.locator("#status")).to_contain_text("tokens/s")
+    with served.endless(n=64):  # beside it the answer takes several seconds
+        ask(page)
+        expect(page.locator(".turn.assistant .prose")).not_to_be_empty()
+        expect(page.locator("#status")).to_contain_text("tokens/s")
 
-    page.get_by_role("button", name="Stop").click()
+        page.get_by_role("button", name="Stop").click()
 
-    wait_for_answers(page, 1)
+        wait_for_answers(page, 1)
     expect(page.locator(".turn.assistant .stats")).to_contain_text("stopped")
     expect(page.locator("#message")).to_be_focused()
-    for _ in range(100):
-        if served.running() == 0:
-            break
-        page.wait_for_timeout(100)
-    assert served.running() == 0
+    wait_until(lambda: served.running() == 0)
 
 
 def test_empty_settings_show_what_the_server_takes(page: Page, served: Served) -> None:
@@ -196,7 +193,7 @@ def test_a_refusal_is_shown_in_the_servers_words(browser: Browser, served: Serve
         assert all("400" in one for one in wrong)  # Chromium's own line
 
 
-def test_the_keyboard_is_enough(page: Page) -> None:
+def test_the_keyboard_is_enough(page: Page, served: Served) -> None:
     page.reload()
     expect(page.locator("#message")).to_be_focused()
     page.keyboard.type("What is a")
@@ -207,20 +204,21 @@ def test_the_keyboard_is_enough(page: Page) -> None:
     expect(page.locator(".turn.user .body")).to_have_text("What is a\nglacier?", use_inner_text=True)
 
     more(page, LONG)
-    page.locator("#message").focus()
-    page.keyboard.type("Again")
-    page.keyboard.press("Enter")
-    expect(page.locator(".turn.assistant .prose").nth(1)).not_to_be_empty()
-    page.keyboard.press("Escape")
-    wait_for_answers(page, 2)
+    with served.endless(n=64):  # beside it an answer takes several seconds
+        page.locator("#message").focus()
+        page.keyboard.type("Again")
+        page.keyboard.press("Enter")
+        expect(page.locator(".turn.assistant .prose").nth(1)).not_to_be_empty()
+        page.keyboard.press("Escape")
+        wait_for_answers(page, 2)
 
-    page.locator("#message").focus()
-    page.keyboard.press("Shift+Tab")
-    expect(page.get_by_role("button", name="Regenerate")).to_be_focused()
-    page.keyboard.press("Enter")
-    expect(page.locator("#halt")).to_be_visible()
-    page.keyboard.press("Escape")
-    wait_for_answers(page, 2)
+        page.locator("#message").focus()
+        page.keyboard.press("Shift+Tab")
+        expect(page.get_by_role("button", name="Regenerate")).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(page.locator("#halt")).to_be_visible()
+        page.keyboard.press("Escape")
+        wait_for_answers(page, 2)
 
 
 def test_every_control_is_reached_by_tab_and_shows_that_it_is(page: Page) -> None:

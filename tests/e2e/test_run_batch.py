@@ -109,16 +109,17 @@ def test_every_line_is_answered_in_its_place_the_broken_ones_with_an_error(tmp_p
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_batch_that_was_stopped_goes_on_where_it_was(tmp_path: Path, how: signal.Signals) -> None:
-    write(tmp_path / "in.jsonl", [completion(i, max_tokens=40, ignore_eos=True, seed=1) for i in range(150)])
+    lines = [completion(i, max_tokens=4 if i < 30 else 300, ignore_eos=True, seed=1) for i in range(150)]
+    write(tmp_path / "in.jsonl", lines)  # the long ones are seconds of work
 
     with running(tmp_path, "--max-inflight", "4") as process:
         wait_until(lambda: len(partial(tmp_path)) > 20, READY_TIMEOUT_S, (tmp_path / "log").read_text)
         process.send_signal(how)
-        assert process.wait(30) == (130 if how == signal.SIGINT else -signal.SIGKILL)
+        assert process.wait(60) == (130 if how == signal.SIGINT else -signal.SIGKILL)
     before = partial(tmp_path)
     assert 20 < len(before) < 150
     assert not (tmp_path / "out.jsonl").exists()
-    done = run(tmp_path, "--max-inflight", "16")
+    done = run(tmp_path, "--max-inflight", "64")
 
     assert done.returncode == 0, done.stderr
     assert "of 150 lines, which an earlier run has answered" in done.stderr
@@ -129,16 +130,17 @@ def test_a_batch_that_was_stopped_goes_on_where_it_was(tmp_path: Path, how: sign
 
 
 def test_what_an_engine_took_with_it_is_asked_again(tmp_path: Path) -> None:
-    write(tmp_path / "in.jsonl", [completion(i, max_tokens=40, ignore_eos=True) for i in range(100)])
+    lines = [completion(i, max_tokens=4 if i < 20 else 1900, ignore_eos=True) for i in range(50)]
+    write(tmp_path / "in.jsonl", lines)  # the long ones are seconds of work
 
-    with running(tmp_path, "--max-inflight", "8") as process:
+    with running(tmp_path, "--max-inflight", "50") as process:
         wait_until(lambda: len(partial(tmp_path)) > 10, READY_TIMEOUT_S, (tmp_path / "log").read_text)
         children = psutil.Process(process.pid).children(recursive=True)
         next(child for child in children if "forearm.engine.process" in child.cmdline()).kill()
         assert process.wait(3 * READY_TIMEOUT_S) == 0, (tmp_path / "log").read_text()
 
     answers = read(tmp_path / "out.jsonl")
-    assert len(answers) == 100
+    assert len(answers) == 50
     assert all(answer["error"] is None for answer in answers)
     assert "engine died" in (tmp_path / "log").read_text()
 
@@ -153,7 +155,8 @@ def test_more_at_a_time_than_the_engine_takes_is_waited_out(tmp_path: Path) -> N
 
 
 def test_metrics_are_there_meanwhile_and_nothing_else_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "in.jsonl", [completion(i, max_tokens=200, ignore_eos=True) for i in range(60)])
+    lines = [completion(i, max_tokens=4 if i < 4 else 1900, ignore_eos=True) for i in range(60)]
+    write(tmp_path / "in.jsonl", lines)  # the long ones are seconds of work
     port = free_port()
 
     flags = (
@@ -168,8 +171,8 @@ def test_metrics_are_there_meanwhile_and_nothing_else_is(tmp_path: Path, monkeyp
     monkeypatch.setenv("VLLM_API_KEY", "sesame")  # a key that the private server does not ask for
     with running(tmp_path, *flags) as process:
         wait_until(lambda: bool(partial(tmp_path)), READY_TIMEOUT_S, (tmp_path / "log").read_text)
-        metrics = httpx.get(f"http://127.0.0.1:{port}/metrics")
-        models = httpx.get(f"http://127.0.0.1:{port}/v1/models")
+        metrics = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=60)
+        models = httpx.get(f"http://127.0.0.1:{port}/v1/models", timeout=60)
         process.send_signal(signal.SIGTERM)
         process.wait(30)
 

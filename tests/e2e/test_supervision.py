@@ -28,13 +28,13 @@ def test_workers_die_with_gunicorns_master_and_others_serve_on(tmp_path: Path) -
     with serve(
         tmp_path, *UNLIMITED, "--api-keys-file", str(keys), "--api-server-count", "2", key="key-number-one"
     ) as served:
-        with served.endless(n=16) as lines:
+        with served.endless(n=64) as lines:
             master, workers = master_of(served), served.workers()
             master.kill()
             rest = list(lines)
         wait_until(lambda: all(map(gone, [master, *workers])))
         assert '"code":503' in rest[-2]
-        wait_until(lambda: answers(served), 30, served.log.read_text)
+        wait_until(lambda: answers(served) and served.connections() > 0, say=served.log.read_text)
         assert served.chat(max_tokens=3).status_code == 200
 
         keys.write_text(json.dumps({"keys": [{"name": "two", "key": "key-number-two"}]}))
@@ -43,7 +43,7 @@ def test_workers_die_with_gunicorns_master_and_others_serve_on(tmp_path: Path) -
 
         started = psutil.Process(served.process.pid).children(recursive=True)
         served.process.send_signal(signal.SIGTERM)
-        assert served.process.wait(30) == 0
+        assert served.process.wait(60) == 0
         assert all(map(gone, started))
 
 
@@ -80,8 +80,8 @@ def test_the_end_of_a_drain_is_told_to_every_client_in_its_apis_form(tmp_path: P
             wait_until(lambda: len(begun) == len(LONG) and in_flight(served) == 1 + len(asking), 60)
             served.process.send_signal(signal.SIGTERM)
             for one in asking:
-                one.join(30)
-        assert served.process.wait(30) == 0
+                one.join()
+        assert served.process.wait(60) == 0
 
     for path in LONG:
         status, kind, text = replies[path, False]
@@ -115,8 +115,8 @@ def ask(
 
 
 def test_an_engine_that_hangs_is_killed_and_its_clients_are_told(tmp_path: Path) -> None:
-    with serve(tmp_path, *UNLIMITED, env={"FOREARM_ANSWER_TIMEOUT": "3"}) as served, ThreadPoolExecutor(4) as pool:
-        with served.endless(n=16) as lines:
+    with serve(tmp_path, *UNLIMITED, env={"FOREARM_ANSWER_TIMEOUT": "5"}) as served, ThreadPoolExecutor(4) as pool:
+        with served.endless(n=64) as lines:
             hung = served.engine()
             hung.suspend()
             waiting = [pool.submit(served.chat, max_tokens=3) for _ in range(4)]
@@ -125,16 +125,16 @@ def test_an_engine_that_hangs_is_killed_and_its_clients_are_told(tmp_path: Path)
         for one in waiting:
             assert one.result().status_code == 503
             assert one.result().json()["error"]["code"] == 503
-        assert "engine hangs: it has not answered for 3 s" in served.log.read_text()
+        assert "engine hangs: it has not answered for 5 s" in served.log.read_text()
         wait_until(lambda: served.http.get("/readyz").status_code == 200, 60)
         assert served.engine().pid != hung.pid
         assert served.chat(max_tokens=3).status_code == 200
 
 
 def test_a_stopped_master_of_the_workers_is_replaced(tmp_path: Path) -> None:
-    with serve(tmp_path, env={"FOREARM_ANSWER_TIMEOUT": "1"}) as served:
+    with serve(tmp_path, env={"FOREARM_ANSWER_TIMEOUT": "3"}) as served:
         stopped = master_of(served)
         stopped.suspend()
         wait_until(lambda: gone(stopped))
-        wait_until(lambda: answers(served), 30, served.log.read_text)
+        wait_until(lambda: answers(served) and served.connections() > 0, say=served.log.read_text)
         assert served.chat(max_tokens=3).status_code == 200

@@ -53,13 +53,17 @@ def test_lines_are_edited_continued_and_pasted_and_recalled_the_next_time(server
 
 
 def test_ctrl_c_stops_the_answer_alone(tmp_path: Path) -> None:
-    with serve(tmp_path) as served, terminal("chat", "--url", served.url, "--max-tokens", "1900") as screen:
+    with (
+        serve(tmp_path, "--override-generation-config", '{"max_new_tokens": 4000}') as served,
+        terminal("chat", "--url", served.url, "--max-tokens", "1900") as screen,
+    ):
         screen.enter("/set ignore_eos true")
         screen.expect("max_tokens 1900\r\nignore_eos true")
-        screen.enter("What is a glacier?")
-        screen.expect("glacier is")
-        screen.type(CTRL_C)
-        screen.expect("stopped")
+        with served.endless(n=64):  # beside it the answer takes several seconds
+            screen.enter("What is a glacier?")
+            screen.expect("glacier is")
+            screen.type(CTRL_C)
+            screen.expect("stopped")
         wait_until(lambda: served.running() == 0)
         screen.enter("/set ignore_eos")
         screen.expect("max_tokens 1900")

@@ -56,7 +56,7 @@ def test_the_command_and_the_old_module_are_forearms() -> None:
         while not answers(port) and server.poll() is None:
             assert time.monotonic() < end, "it does not start"
             time.sleep(0.1)
-        listed = httpx.get(f"http://127.0.0.1:{port}/v1/models").json()["data"]
+        listed = httpx.get(f"http://127.0.0.1:{port}/v1/models", timeout=60).json()["data"]
         assert [card["id"] for card in listed] == ["old"]
     finally:
         stop(server)
