@@ -117,7 +117,6 @@ def serve(
     key: str = "none",
     scheme: str = "http",
     transport: httpx.HTTPTransport | None = None,
-    after: Callable[[], bool] = lambda: True,
     within: Sequence[str] = (),
 ) -> Iterator[Served]:
     """Start a server, wait until it is ready, and stop it at the end, by pid. `within`: a command that runs others."""
@@ -136,12 +135,9 @@ def serve(
         stack.callback(sdk.close)
         served = Served(url, process, log, http, sdk)
         workers = int(flags[flags.index("--api-server-count") + 1]) if "--api-server-count" in flags else 1
-        # One worker makes the server ready; the others refuse requests until they, too, are connected. The supervisor
-        # gives up where the API ends before it has seen that it is ready, and starts it again later.
+        # One worker makes the server ready; the others refuse requests until they, too, are connected.
         wait_until(
-            lambda: (
-                after() and is_ready(served) and "ready after" in log.read_text() and served.connections() >= workers
-            ),
+            lambda: is_ready(served) and served.connections() >= workers,
             READY_TIMEOUT_S,
             lambda: log.read_text(),
         )
@@ -151,6 +147,10 @@ def serve(
 def is_ready(served: Served) -> bool:
     """Return whether it is ready; one that has ended is not."""
     assert served.process.poll() is None, served.log.read_text()
+    # The supervisor gives up where the API ends before this line, and starts it again later. Nothing is asked before,
+    # because httpcore 1.0.9 leaves a socket open where no program listens at a --uds.
+    if "ready after" not in served.log.read_text():
+        return False
     try:
         return served.http.get("/readyz").status_code == 200
     except httpx.TransportError:

@@ -161,7 +161,7 @@ def test_a_profile_has_each_step_of_the_run_and_its_parts(tmp_path: Path) -> Non
 
 def test_the_model_and_its_tokenizer_are_the_servers_own_and_a_unix_socket_will_do(tmp_path: Path) -> None:
     uds = str(tmp_path / "socket")
-    with serve(tmp_path, "--uds", uds, transport=httpx.HTTPTransport(uds=uds), after=Path(uds).exists):
+    with serve(tmp_path, "--uds", uds, transport=httpx.HTTPTransport(uds=uds)):
         done = bench("serve", "--base-url", f"unix:{uds}", *RANDOM, "--num-prompts", "2", "--disable-tqdm",
                      "--ready-check-timeout-sec", "10", "--num-warmups", "1")  # fmt: skip
 
