@@ -3,12 +3,14 @@
     python bench/process.py --shape qwen2.5-0.5b --quantization int4 --work build/compare
 
 Python's share is the part of a decode step outside its two calls into C++: scheduling, packing of arrays, finish
-reasons, metrics, messages. Idle: processor time of all threads in a second without requests.
+reasons, metrics, messages. Idle: processor time of all threads in a second without requests. Context switches are
+those of all threads while they decode, in a second, for each core.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -68,15 +70,24 @@ def python_share(llm: LLM, args: argparse.Namespace) -> dict[str, float]:
         submit = wire.Submit(request_id=str(number), prompt_token_ids=prompt(shape, 32, number), params=params)
         loop.take(Received(0, submit))
     steps: list[tuple[float, float]] = []
+    switched, started = switches(), time.perf_counter()
     while loop.busy:
         timed.taken, begin = 0.0, time.perf_counter()
         loop.step()
         loop.outbox = []
         steps.append((time.perf_counter() - begin, timed.taken))
+    switched_s = (switches() - switched) / (time.perf_counter() - started) / len(os.sched_getaffinity(0))
     steps = steps[4:-4]  # prompts, and the last tokens
     python_s = median(whole - native for whole, native in steps)
     share = median((whole - native) / whole for whole, native in steps)
-    return {"step_ms": 1000 * median(whole for whole, _ in steps), "python_ms": 1000 * python_s, "python_share": share}
+    step_ms = 1000 * median(whole for whole, _ in steps)
+    return {"step_ms": step_ms, "python_ms": 1000 * python_s, "python_share": share, "switches_s": switched_s}
+
+
+def switches() -> int:
+    """Return how often threads of this process have left their cores, by themselves or not."""
+    found = (status.read_text() for status in Path("/proc/self/task").glob("*/status"))
+    return sum(int(number) for text in found for number in re.findall(r"ctxt_switches:\s+(\d+)", text))
 
 
 def idle_cpu_s() -> float:

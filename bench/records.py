@@ -59,6 +59,7 @@ QUANTITIES = {
     "step_ms": ("step", "ms"),
     "python_ms": ("Python's part of it", "ms"),
     "python_share": ("Python's share", "%"),
+    "switches_s": ("context switches of a core", "/s"),
     "idle_cpu_share": ("processor time when idle", "%"),
     "memory_mib": ("memory", "MiB"),
     "predicted_ms": ("predicted", "ms"),
