@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from math import inf
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -80,8 +82,14 @@ def _gemma4(config: Config) -> Config:
     }  # fmt: skip
 
 
-_GEMMA4 = SANDWICH | {
+_GEMMA3N = SANDWICH | {
     "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj", "post_per_layer_input_norm": "post_norm",
+    "laurel.linear_left": "laurel_l", "laurel.linear_right": "laurel_r",
+    "laurel.post_laurel_norm": "laurel_post_norm", "altup.router_norm": "altup_router_norm",
+    "altup.modality_router": "altup_router", "altup.prediction_coefs": "altup_predict_coef",
+    "altup.correction_coefs": "altup_correct_coef",
+}  # fmt: skip
+_GEMMA4 = _GEMMA3N | {
     "router.proj": "ffn_gate_inp", "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
     "post_feedforward_layernorm_1": "post_ffw_norm_1", "post_feedforward_layernorm_2": "post_ffw_norm_2",
 }  # fmt: skip
@@ -90,6 +98,24 @@ _GEMMA4_TENSORS = {
     "router.per_expert_scale": "ffn_down_exps.scale", "experts.down_proj": "ffn_down_exps.weight",
     "experts.gate_up_proj": "ffn_gate_up_exps.weight",
 }  # fmt: skip
+
+
+def _gemma3n(config: Config) -> Config:
+    layers = config["layer_types"]
+    return {
+        "attention.sliding_window": config["sliding_window"],
+        "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in layers],
+        "attention.shared_kv_layers": config["num_kv_shared_layers"], "altup.active_idx": config["altup_active_idx"],
+        "altup.num_inputs": config["altup_num_inputs"], "final_logit_softcapping": config["final_logit_softcapping"],
+        "embedding_length_per_layer_input": config["hidden_size_per_layer_input"],
+        "activation_sparsity_scale": [
+            NormalDist().inv_cdf(share) if share else -inf for share in config["activation_sparsity_pattern"]
+        ],
+    }  # fmt: skip
+
+
+def _gemma3n_tensor(config: Config, name: str, values: np.ndarray) -> Tensors | None:
+    return iter([("altup_correct_scale.weight", values)]) if name == "altup.correct_output_scale" else None
 
 
 def _gemma4_tensor(config: Config, name: str, values: np.ndarray) -> Tensors | None:
@@ -214,6 +240,7 @@ OTHERS: list[tuple[Case, Conversion]] = [
         (_case(f"gemma4{kind}"), Conversion("gemma4", _gemma4, _GEMMA4, _gemma4_tensor, extra=_gemma4_angles))
         for kind in ("", "-shared", "-per-layer", "-experts")
     ),
+    (_case("gemma3n-text"), Conversion("gemma3n", _gemma3n, _GEMMA3N, _gemma3n_tensor)),
     (_case("arcee-biases"), Conversion("arcee", permuted=True)),
     (_case("seed_oss-o-bias"), Conversion("seed_oss", names=AFTER)),
     (_case("olmo3"), Conversion("olmo2", window_keys, SANDWICH)),

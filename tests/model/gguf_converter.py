@@ -26,6 +26,7 @@ _OUTER = {
     "final_layernorm": "output_norm", "embedding_norm": "token_embd_norm", "lm_head": "output",
     "embed_tokens_per_layer": "per_layer_token_embd", "per_layer_model_projection": "per_layer_model_proj",
     "per_layer_projection_norm": "per_layer_proj_norm", "wte": "token_embd", "wpe": "position_embd",
+    "altup_projections": "altup_proj", "altup_unembed_projections": "altup_unembd_proj",
     "ln_f": "output_norm", "embed_in": "token_embd", "final_layer_norm": "output_norm", "embed_out": "output",
 }  # fmt: skip
 _USUAL = {  # sizes under GPT-2's names
@@ -94,6 +95,10 @@ def _converted(config: Config, conversion: Conversion, name: str, values: np.nda
         return
     if found is None:
         module, _, end = path.rpartition(".")
+        stack = re.fullmatch(r"(altup_\w+)\.(\d+)", module)
+        if stack:
+            yield f"{_OUTER[stack[1]]}.{end}#{stack[2]}", values
+            return
         values = values * config[conversion.scaled[module]] if module in conversion.scaled else values
         yield f"{_OUTER[module]}.{end}", values + (conversion.plus_one and module == "norm" and end == "weight")
         return

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from forearm.model.families.switches import FULL, SLIDING
-from forearm.model.gguf import gguf_experts, gguf_states
+from forearm.model.gguf import gguf_experts, gguf_gemma, gguf_states
 from forearm.model.gguf.gguf_metadata import GgufMetadata
 
 Values = dict[str, Any]  # config.json's keys
@@ -43,15 +42,6 @@ _FUSED_GATE_UP = {"gate": "ffn_up", "up": "ffn_up"}
 _LFM2 = {"final_norm": "token_embd_norm"}
 _BY_LAYER = ("attention.head_count_kv", "feed_forward_length")
 _GATED_QUERY = ("q", "q_gate")
-# An embedding of each layer; a dense feed-forward beside experts.
-_GEMMA4 = {
-    "scalar": "layer_output_scale.weight", "embed_per_layer": "per_layer_token_embd",
-    "project_per_layer": "per_layer_model_proj", "per_layer_norm": "per_layer_proj_norm", "per_layer_gate": "inp_gate",
-    "per_layer_out": "proj", "post_per_layer_norm": "post_norm",
-    "router_norm": "ffn_gate_inp.scale", "expert_scale": "ffn_down_exps.scale", "pre_experts_norm": "pre_ffw_norm_2",
-    "post_shared_norm": "post_ffw_norm_1", "post_experts_norm": "post_ffw_norm_2",
-    **{f"shared.{part}": f"ffn_{part}" for part in ("gate", "up", "down")},
-}  # fmt: skip
 _LATENT = {"q_norm": "attn_q_a_norm", "k_norm": "attn_kv_a_norm"}
 
 
@@ -106,73 +96,10 @@ def _phi3(metadata: GgufMetadata, values: Values) -> str | None:
     return None
 
 
-def _gemma2(metadata: GgufMetadata, values: Values) -> str | None:
-    values["sliding_window"] = metadata.integer("attention.sliding_window", 4096)
-    values["attn_logit_softcapping"] = metadata.number("attn_logit_softcapping", 50.0)
-    values["final_logit_softcapping"] = metadata.number("final_logit_softcapping", 30.0)
-    _gemma_scale(values, 46)
-    return None
-
-
-def _gemma3(metadata: GgufMetadata, values: Values) -> str | None:
-    values["sliding_window"] = metadata.integer("attention.sliding_window")
-    values["sliding_window_pattern"] = metadata.integer("attention.sliding_window_pattern", 6)
-    values["rope_local_base_freq"] = metadata.number("rope.freq_base_swa", 1e4)
-    values["final_logit_softcapping"] = metadata.number("final_logit_softcapping", 0.0)
-    _gemma_scale(values, 62)
-    return None
-
-
-def _gemma_scale(values: Values, wide: int) -> None:
-    """Add the scale of queries; the 27B models, known by their number of layers, have a wider one."""
-    hidden = values["hidden_size"] // values["num_attention_heads"]
-    values["query_pre_attn_scalar"] = hidden if values["num_hidden_layers"] == wide else values["head_dim"]
-
-
-def _gemma4(metadata: GgufMetadata, values: Values) -> str | None:
-    """Add Gemma 4's two kinds of layers: head sizes and kv heads of each, and the angles of the wide heads."""
-    slides = metadata.each("attention.sliding_window_pattern", values["num_hidden_layers"])
-    values["layer_types"] = [SLIDING if one else FULL for one in slides]
-    heads = metadata.each("attention.head_count_kv", len(slides))
-    full = next((i for i, one in enumerate(slides) if not one), len(slides) - 1)
-    narrow = next((i for i, one in enumerate(slides) if one), full)
-    values["num_key_value_heads"], values["num_global_key_value_heads"] = heads[narrow], heads[full]
-    values["attention_k_eq_v"] = not metadata.has(f"blk.{full}.attn_v.weight")
-    values["global_head_dim"] = values["head_dim"]
-    values["head_dim"] = metadata.size("attention.key_length_swa")
-    for key in ("attention.value_length_swa", "rope.dimension_count_swa"):
-        if metadata.integer(key, values["head_dim"]) != values["head_dim"]:
-            raise metadata.wrong(key, f"the same as attention.key_length_swa ({values['head_dim']})")
-    values["sliding_window"] = metadata.integer("attention.sliding_window")
-    values["num_kv_shared_layers"] = shared = metadata.integer("attention.shared_kv_layers", 0)
-    widths = metadata.each("feed_forward_length", len(slides))
-    values["intermediate_size"], values["use_double_wide_mlp"] = widths[0], bool(shared) and widths[-1] == 2 * widths[0]
-    values["hidden_size_per_layer_input"] = metadata.integer("embedding_length_per_layer_input", 0)
-    values["vocab_size_per_layer_input"] = values["vocab_size"]
-    gguf_experts.plain(metadata, values)
-    values["enable_moe_block"], values["top_k_experts"] = bool(values["num_experts"]), values.get("num_experts_per_tok")
-    values["final_logit_softcapping"] = metadata.number("final_logit_softcapping", 0.0)
-    # Pairs that do not turn have factors of 1e30 (_as_stored leaves them out).
-    turning = [one for one in metadata.factors("rope_freqs.weight") if one < 1e29]
-    angles = {"rope_type": "proportional", "partial_rotary_factor": 2 * len(turning) / values["global_head_dim"]}
-    values["rope_parameters"] = {
-        FULL: angles | {"rope_theta": values.pop("rope_theta")},
-        SLIDING: {"rope_type": "default", "rope_theta": metadata.number("rope.freq_base_swa", 1e4)},
-    }
-    return None
-
-
-def _windows(metadata: GgufMetadata, values: Values) -> None:
-    """Add the window and the layers that have one."""
-    values["sliding_window"] = metadata.integer("attention.sliding_window")
-    slides = metadata.each("attention.sliding_window_pattern", values["num_hidden_layers"])
-    values["layer_types"] = [SLIDING if one else FULL for one in slides]
-
-
 def _olmo2(metadata: GgufMetadata, values: Values) -> str | None:
     if not metadata.integer("attention.sliding_window", 0):
         return "olmo2"
-    _windows(metadata, values)
+    gguf_gemma.windows(metadata, values)
     metadata.number("rope.freq_base_swa", 0.0)  # marks it as read: it is freq_base
     return "olmo3"
 
@@ -180,7 +107,7 @@ def _olmo2(metadata: GgufMetadata, values: Values) -> str | None:
 def _exaone4(metadata: GgufMetadata, values: Values) -> str | None:
     values["sliding_window"] = None
     if metadata.integer("attention.sliding_window", 0):
-        _windows(metadata, values)
+        gguf_gemma.windows(metadata, values)
     return None
 
 
@@ -239,9 +166,10 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
     "qwen2vl": GgufArchitecture(("qwen2_vl", "qwen2_5_vl")),
     "qwen3vl": GgufArchitecture(("qwen3_vl",)),
     "phi3": GgufArchitecture(("phi3",), _phi3, dict.fromkeys("qkv", "attn_qkv") | _FUSED_GATE_UP),
-    "gemma2": GgufArchitecture(("gemma2",), _gemma2),
-    "gemma3": GgufArchitecture(("gemma3_text",), _gemma3),
-    "gemma4": GgufArchitecture(("gemma4_text",), _gemma4, _GEMMA4, varies=_BY_LAYER),
+    "gemma2": GgufArchitecture(("gemma2",), gguf_gemma.gemma2),
+    "gemma3": GgufArchitecture(("gemma3_text",), gguf_gemma.gemma3),
+    "gemma3n": GgufArchitecture(("gemma3n_text",), gguf_gemma.gemma3n, gguf_gemma.GEMMA3N, varies=_BY_LAYER[1:]),
+    "gemma4": GgufArchitecture(("gemma4_text",), gguf_gemma.gemma4, gguf_gemma.GEMMA4, varies=_BY_LAYER),
     "olmo2": GgufArchitecture(("olmo2", "olmo3"), _olmo2),
     "smollm3": GgufArchitecture(("smollm3",), interleaved=True),
     "granite": GgufArchitecture(("granite",), _granite, interleaved=True),
