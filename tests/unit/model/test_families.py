@@ -439,3 +439,16 @@ def test_a_multimodal_model_is_refused_by_the_family_of_its_text_part(tmp_path: 
 
     with pytest.raises(ConfigError, match=r'text_config.*model_type = "gemma33_text".*the nearest name is gemma3_text'):
         read_config(folder_of(tmp_path, outer | {"text_config": text}))
+
+
+@pytest.mark.parametrize(("pooled", "said"), [(False, "pip install"), (True, "are not served for pooling")])
+def test_the_refusal_of_a_type_offers_transformers_for_generating_text_alone(
+    pooled: bool, said: str, tmp_path: Path
+) -> None:
+    keys = PUBLISHED["Llama-2-7b-chat-hf"] | {"model_type": "rwkv"}
+
+    with pytest.raises(ConfigError, match='model_type = "rwkv"') as refused:
+        read_config(folder_of(tmp_path, keys), pooled=pooled)
+
+    assert said in str(refused.value)
+    assert pooled == ("pip install" not in str(refused.value))

@@ -62,7 +62,10 @@ def read_config(
         keys = outer if model_type not in families else outer.object("text_config") or outer
         near = difflib.get_close_matches(keys.text("model_type"), families, n=1, cutoff=0.5)
         nearest = f" (the nearest name is {near[0]})" if near else ""
-        raise keys.wrong("model_type", f"one of {', '.join(sorted(families))}{nearest}. For any other, {TORCH_MISSING}")
+        other = (
+            "Other types generate text, but are not served for pooling" if pooled else f"For any other, {TORCH_MISSING}"
+        )
+        raise keys.wrong("model_type", f"one of {', '.join(sorted(families))}{nearest}. {other}")
     switches.check_architecture(outer, pooled)
 
     inner = outer.object("text_config") or outer
