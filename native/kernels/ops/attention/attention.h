@@ -196,6 +196,7 @@ inline void attend_rows(const AttendTask& task, int64_t first, int64_t rows) {
   using Multiply = BlockMma<C, false>;
   AttendRows all;
   all.task = &task;
+  fetch_queries(task, first, rows);
   lay_out(all, Multiply::kForm, first, rows, most_rows<Multiply>(task.cache.head_dim), Multiply::kRows);
   for (int64_t i = 0; i < all.count; ++i) gather_queries(task, all.tiles[i], Multiply::kRows);
   for (int64_t chunk = task.chunk_begin; chunk < task.chunk_end; ++chunk) {

@@ -71,8 +71,6 @@ inline void write_row(const KvSlot& slot, const float* x, int64_t head_dim, bool
     reinterpret_cast<float*>(slot.block + kBlockTokens * slot.dim)[slot.token] = largest / cache_top(slot.dtype);
   }
   for_columns(head_dim, [&](int64_t at, int64_t lanes) {
-    if (slot.dtype == DType::f32 && slot.quantum == 1 && !is_key && lanes == 16)
-      return store(reinterpret_cast<float*>(slot.block) + packed_at(at, slot.token, kBlockTokens, 1), load(x + at));
     const KvElements e = narrow(load_lanes(x + at, lanes), slot.dtype, inverse);
     if (slot.dtype == DType::f32) {
       scatter(slot, e.f32, at, lanes, is_key);
@@ -84,37 +82,80 @@ inline void write_row(const KvSlot& slot, const float* x, int64_t head_dim, bool
   });
 }
 
-// Keys of 16 tokens that are the columns of a panel, in floats. Turned 16 dimensions at a time: one store an element,
-// 64 bytes apart, takes longer than the attention of a text of 32 tokens to itself.
+// Stores 16 numbers in a float dtype of the cache.
+template <typename Element>
+inline void store_narrow(DType dtype, Element* to, F16 x) {
+  if constexpr (sizeof(Element) == 4) {
+    store(to, x);
+  } else {
+    narrow_to(dtype == DType::f16 ? Form::f16_rows : Form::bf16_rows, to, x);
+  }
+}
+
+// Keys of 16 tokens that are the columns of a panel: floats or pairs of halves are turned 16 by 16, of four halves each
+// is copied whole. One store an element, 64 bytes apart, takes longer than the attention of a text of 32 tokens to
+// itself.
+template <typename Element, int64_t kQuantum>
 inline void write_key_panel(const KvSlot& slot, const float* x, int64_t stride, int64_t head_dim) {
-  for_columns(head_dim, [&](int64_t at, int64_t lanes) {
-    if (lanes < 16) {
-      for (int64_t t = 0; t < 16; ++t)
-        scatter_key({slot.block, slot.dtype, slot.token + t, slot.dim, 1}, x + t * stride + at, at, lanes);
-      return;
+  constexpr int64_t kTogether = 16 * kQuantum, kUnit = kQuantum * static_cast<int64_t>(sizeof(Element));
+  Element rows[16 * kTogether] = {};
+  for (int64_t first = 0; first < head_dim; first += kTogether) {
+    Element* to = reinterpret_cast<Element*>(slot.block) + packed_at(slot.token, first, slot.dim, kQuantum);
+    const int64_t columns = head_dim - first < kTogether ? head_dim - first : kTogether;
+    for (int64_t t = 0; t < 16; ++t)
+      for_columns(columns, [&](int64_t at, int64_t lanes) {
+        store_narrow(slot.dtype, rows + t * kTogether + at, load_lanes(x + t * stride + first + at, lanes));
+      });
+    if (kUnit == 4 && columns == kTogether) {
+      transpose_panel<1>(reinterpret_cast<const float*>(rows), reinterpret_cast<float*>(to));
+      continue;
     }
-    float rows[16 * 16];
-    for (int64_t t = 0; t < 16; ++t) store(rows + 16 * t, load(x + t * stride + at));
-    transpose_panel<1>(rows, reinterpret_cast<float*>(slot.block) + packed_at(slot.token, at, slot.dim, 1));
-  });
+    for (int64_t t = 0; t < 16; ++t)
+      for (int64_t k = 0; k < columns; k += kQuantum)
+        __builtin_memcpy(to + (k * 16 + t * kQuantum), rows + t * kTogether + k, kUnit);
+  }
+}
+
+// Values of 16 tokens: those of kQuantum tokens are neighbours.
+template <typename Element, int64_t kQuantum>
+inline void write_value_panel(const KvSlot& slot, const float* x, int64_t stride, int64_t head_dim) {
+  Element* block = reinterpret_cast<Element*>(slot.block);
+  for (int64_t t = 0; t < 16; t += kQuantum)
+    for_columns(head_dim, [&](int64_t at, int64_t lanes) {
+      Element rows[kQuantum][16], units[16 * kQuantum];
+      for (int64_t q = 0; q < kQuantum; ++q)
+        store_narrow(slot.dtype, rows[q], load_lanes(x + (t + q) * stride + at, lanes));
+      for (int64_t i = 0; i < 16; ++i)
+        for (int64_t q = 0; q < kQuantum; ++q) units[i * kQuantum + q] = rows[q][i];
+      __builtin_memcpy(block + packed_at(at, slot.token + t, kBlockTokens, kQuantum), units, sizeof units);
+    });
+}
+
+template <typename Element, int64_t kQuantum>
+inline void write_panel(const KvSlot& slot, const float* x, int64_t stride, int64_t head_dim, bool is_key) {
+  if (is_key) return write_key_panel<Element, kQuantum>(slot, x, stride, head_dim);
+  write_value_panel<Element, kQuantum>(slot, x, stride, head_dim);
 }
 
 inline void write_kv(const KvWriteTask& t) {
   const DType dtype = t.cache.dtype;
+  constexpr int64_t kF16 = mma_layout(DType::f16).quantum, kBf16 = mma_layout(DType::bf16).quantum;
   const int64_t quantum = mma_layout(is_float(dtype) ? dtype : kWide).quantum;
-  int64_t turned = 0;  // rows whose keys were written as a panel
-  for (int64_t row = 0; row < t.rows; ++row) {
+  int64_t count = 1;
+  for (int64_t row = 0; row < t.rows; row += count) {
     const int64_t slot = t.slots[row], token = slot % kBlockTokens;
     const int64_t at = slot / kBlockTokens * t.cache.block_bytes + t.kv_head * t.cache.head_bytes;
-    const KvSlot keys{t.cache.keys + at, key_dtype(dtype), token, t.cache.head_dim, quantum};
     const bool whole = token % kPanel == 0 && row + kPanel <= t.rows && t.slots[row + kPanel - 1] == slot + kPanel - 1;
-    if (row >= turned && dtype == DType::f32 && quantum == 1 && whole) {
-      write_key_panel(keys, t.k + row * t.stride, t.stride, t.head_dim);
-      turned = row + kPanel;
-    }
-    if (row >= turned) write_row(keys, t.k + row * t.stride, t.head_dim, true);
-    if (t.cache.latent) continue;
-    write_row({t.cache.values + at, dtype, token, t.cache.head_dim, quantum}, t.v + row * t.stride, t.head_dim, false);
+    count = is_float(dtype) && whole ? kPanel : 1;
+    const auto write = [&](char* block, DType narrow, const float* from, bool is_key) {
+      const KvSlot to{block + at, narrow, token, t.cache.head_dim, quantum};
+      if (count == 1) return write_row(to, from + row * t.stride, t.head_dim, is_key);
+      const auto halves = dtype == DType::f16 ? write_panel<uint16_t, kF16> : write_panel<uint16_t, kBf16>;
+      const auto panel = dtype == DType::f32 ? write_panel<float, mma_layout(DType::f32).quantum> : halves;
+      panel(to, from + row * t.stride, t.stride, t.head_dim, is_key);
+    };
+    write(t.cache.keys, key_dtype(dtype), t.k, true);
+    if (!t.cache.latent) write(t.cache.values, dtype, t.v, false);
   }
 }
 

@@ -114,6 +114,15 @@ inline int64_t end_of_keys(const AttendTask& task, int64_t position) {
   return task.window > 0 && position + task.window < task.keys ? position + task.window : task.keys;
 }
 
+// Prefetches the queries of rows [first, first + rows), which stand a row of all heads apart: no hardware does.
+inline void fetch_queries(const AttendTask& task, int64_t first, int64_t rows) {
+  for (int64_t r = first; r < first + rows; ++r) {
+    const float* from = task.q + (task.token_begin + r / task.group) * task.q_stride;
+    from += (task.kv_head * task.group + r % task.group) * task.head_dim;
+    for (int64_t d = 0; d < task.head_dim; d += 16) __builtin_prefetch(from + d);
+  }
+}
+
 inline void gather_queries(const AttendTask& task, AttendTile& t, int64_t unit_rows) {
   const F16 scale = broadcast(task.softcap > 0.0f ? task.scale : task.scale * kLog2E);
   const int64_t dim = task.cache.head_dim, padded = t.units * unit_rows;
