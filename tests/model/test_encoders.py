@@ -219,6 +219,24 @@ def test_what_is_said_to_fit_takes_no_more(name: str, quantization: str, made: d
     assert native.kv_bytes_per_block == fitting.block_bytes
 
 
+@pytest.mark.parametrize(
+    ("settings", "kv_dtype"),
+    [
+        ({}, "float32"),
+        ({"quantization": "int8"}, "bfloat16"),
+        ({"quantization": "int8", "quantization_activations": "float"}, "float32"),
+        ({"quantization": "int8", "kv_cache_dtype": "float32"}, "float32"),
+    ],
+)
+def test_attention_is_in_bfloat16_beside_int8_activations_alone(
+    settings: dict[str, str], kv_dtype: str, made: dict[str, Made]
+) -> None:
+    folder = made["bert-pairs-mean"].folder
+    config = engine_config(model=str(folder), runner="pooling", **settings)  # type: ignore[arg-type]
+
+    assert fit(config, folder, placement.memory(config), 2).checkpoint.kv_dtype == kv_dtype
+
+
 def test_every_family_of_encoders_has_a_case(made: dict[str, Made]) -> None:
     from forearm.model.families.encoders import ENCODERS
 

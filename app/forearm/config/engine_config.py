@@ -71,9 +71,9 @@ class EngineConfig(Common):
     )
     kv_cache_dtype: str = setting(
         "auto",
-        "type of the KV cache; auto: as dtype; int8, fp8_e4m3 (fp8) and fp8_e5m2 (values alone are fp8, keys "
-        "int8) have a scale for each token and head, take half the memory of 16 bits and cost less than 0.3 % of "
-        "perplexity on SmolLM2-135M",
+        "type of the KV cache; auto: as dtype, but bfloat16 for pooling models in int8 or int4; int8, fp8_e4m3 (fp8) "
+        "and fp8_e5m2 (values alone are fp8, keys int8) have a scale for each token and head, take half the memory of "
+        "16 bits and cost less than 0.3 % of perplexity on SmolLM2-135M",
         flag="--kv-cache-dtype",
         parse=one_of(
             "auto", "bfloat16", "float16", "float32", "int8", "fp8_e4m3", "fp8_e5m2", fp8="fp8_e4m3", **DTYPES

@@ -120,7 +120,9 @@ def open_checkpoint(
 
     folder: a model folder, or a .gguf file, which holds config and tensors in one.
     dtype: auto (the checkpoint's dtype), bfloat16, float16, half, float32 or float.
-    kv_dtype: auto (the same as dtype), one of the names of dtype, int8, fp8 (fp8_e4m3), fp8_e4m3 or fp8_e5m2.
+    kv_dtype: auto (the same as dtype; bfloat16 if a pooling model's layers round activations to int8, beside which 16
+    bits of attention cost no accuracy, and their products take half the time), one of the names of dtype, int8, fp8
+    (fp8_e4m3), fp8_e4m3 or fp8_e5m2.
     max_model_len: None selects the model's own context length; a longer one is refused unless allow_longer is set.
     quantization: the --quantization settings; a quantized checkpoint keeps the format it is stored in.
     pooling: how texts become vectors; None: the model generates text.
@@ -153,10 +155,10 @@ def open_checkpoint(
         folder=folder,
         config=served,
         weight_dtype=weight_dtype,
-        kv_dtype=weight_dtype if kv_dtype == "auto" else dtype_of(kv_dtype, "--kv-cache-dtype", KV_DTYPES),
         max_model_len=max_model_len or config.max_positions,
         sources=tuple(sorted(found, key=_place)),
-        formats=plan_formats(matrices(served), found, weight_dtype, quantization, quantized is not None),
+        formats=(formats := plan_formats(matrices(served), found, weight_dtype, quantization, quantized is not None)),
+        kv_dtype=_kv_dtype(kv_dtype, weight_dtype, formats if pooling else {}),
         method="" if quantized is None else quantized[0],
         rotated=rotated is not None,
         calibrated=quantization.calibrated and quantized is None and config.layers_stand_alone,
@@ -176,6 +178,14 @@ def _rotated(config: ModelConfig, tensors: Mapping[str, StoredTensor]) -> ModelC
         return config
     names = config.names | {"head": stored_module(config, tensors.keys(), "embed")}
     return replace(config, tied_head=False, names=names)
+
+
+def _kv_dtype(asked: str, weight_dtype: DTypeName, pooled: Mapping[str, WeightFormat]) -> KvDTypeName:
+    """Return the dtype of keys and values. pooled: the formats of a pooling model's matrices; else none."""
+    if asked != "auto":
+        return dtype_of(asked, "--kv-cache-dtype", KV_DTYPES)
+    rounded = (one.is_integer and not one.wide for name, one in pooled.items() if name.startswith("layers."))
+    return "bfloat16" if any(rounded) else weight_dtype
 
 
 def dtype_of(name: str, flag: str, known: Mapping[str, Name]) -> Name:
