@@ -1,8 +1,9 @@
 """Tiny random models of every generating model type of transformers, for the transformers executor.
 
 `python -m tests.model.transformers_types [TYPE ...]` compares the executor's tokens with those of transformers'
-generate, for all types without a native family or for those named, and writes what it found to the table of
-docs/models.md and to transformers_types.json, from which the table is made.
+generate, for all types without a native family (18 minutes at low priority, on two cores that others used) or for those
+named, and writes what it found to the table of docs/models.md and to transformers_types.json, from which the table is
+made.
 """
 
 from __future__ import annotations
