@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from safetensors.numpy import load_file, save_file
 from tests.model import reference
 from tests.model.cases import CASES, Case, make
 from tests.model.run_native import Run, Stepper
@@ -218,6 +220,28 @@ def test_fused_tensors_give_the_bits_of_one_tensor_an_expert(case: Case, tmp_pat
 
     for quantization in ("none", "int8", "int4"):
         wanted, got = (Stepper(Run(str(at), [], 45, quantization=quantization)) for at in (single, fused))
+
+        assert same(got.step(case.tokens()[:33]), wanted.step(case.tokens()[:33])), quantization
+
+
+def test_llama_4_reads_one_tensor_an_expert_as_quantized_checkpoints_have_them(tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.name == "llama4-text")
+    fused, single = tmp_path / "fused", tmp_path / "single"
+    make(case, fused)
+    tensors: dict[str, npt.NDArray[np.float32]] = {}
+    for name, values in load_file(fused / "model.safetensors").items():
+        module, _, end = name.rpartition(".")
+        for expert, columns in enumerate(values if module.endswith(".experts") else ()):
+            parts = ["down_proj"] if end == "down_proj" else ["gate_proj", "up_proj"]
+            for part, own in zip(parts, np.split(columns, len(parts), axis=1), strict=True):
+                tensors[f"{module}.{expert}.{part}.weight"] = np.ascontiguousarray(own.T)
+        if not module.endswith(".experts"):
+            tensors[name] = values
+    copytree(fused, single)
+    save_file(tensors, single / "model.safetensors", {"format": "pt"})
+
+    for quantization in ("none", "int8"):
+        wanted, got = (Stepper(Run(str(at), [], 45, quantization=quantization)) for at in (fused, single))
 
         assert same(got.step(case.tokens()[:33]), wanted.step(case.tokens()[:33])), quantization
 

@@ -126,10 +126,14 @@ def _fused_experts(config: ModelConfig, prefix: str, stored: Collection[str]) ->
 
     gate_up_proj is [experts, 2 * width, hidden], gate before up, and down_proj [experts, hidden, width]. transformers 5
     computes with these and writes them if save_original_format is False; Mixtral's block is then called mlp.
+    The other way round: quantized checkpoints of Llama 4, whose own are fused, have three tensors an expert.
     """
     layers = [f"{prefix}{config.names.get('layers', 'layers')}.{i}." for i in range(len(config.layers))]
     own = config.names.get("experts.gate", "")
     blocks = (own.partition("experts.")[0], "mlp.", "block_sparse_moe.")
+    single = tuple(f"{at}{blocks[0]}experts.0.gate_proj." for at in layers)
+    if "gate_up_proj" in own and any(name.startswith(single) for name in stored):
+        return {f"experts.{part}": f"{blocks[0]}experts.{{expert}}.{part}_proj" for part in ("gate", "up", "down")}
     for block in blocks if "gate_up_proj" not in own else ():  # gpt-oss names its fused tensors
         if any(f"{at}{block}experts.gate_up_proj" in stored for at in layers):
             joint = f"{block}experts.gate_up_proj"
