@@ -7,7 +7,7 @@ Random weights of a shape of bench/shapes.py (or of --layers of it), so nothing 
 Decode is given as GB/s of all bytes that a step must read: packed weights with their scales (one row of the embedding
 table, only the chosen experts), keys and values of the context, and states. Prefill is given as GFLOP/s of all
 multiplications including attention's, two operations each, against the peak of the instructions that multiply weights
-of the format (int8 and int4: int8; int8-float and int4-float, whose activations are not rounded: bfloat16).
+of the format (int8 and int4: int8; int8-float and int4-float, whose activations are of 16 bits: bfloat16).
 
 On a shared machine the limits change from one second to the next. Each step is therefore timed between two measurements
 of its limit, which read as many bytes as decode does, and a share is the median of the ratios of such pairs.

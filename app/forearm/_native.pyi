@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -343,9 +344,12 @@ class Kernels:
         Gated: rows of w (and bias) are the gate's, then up's; returns [m, n / 2]. `residual` is what "add" adds to.
         """
     def quantize(
-        self, x: Float32Array, group: int, order: Int32Array | None = None
+        self, x: Float32Array, group: int, order: Int32Array | None = None, bits: Literal[8, 16] = 8
     ) -> tuple[Int8Array, Float32Array, Int32Array]:
-        """Rows as int8 activations: codes [rows, dim], scales and sums of codes [rows, groups]."""
+        """Rows as int8 activations: codes [rows, dim], scales and sums of codes [rows, groups].
+
+        bits 16: two rows for each, its high and its low digits (native/kernels/kernels.h, Operand).
+        """
     def round(
         self,
         w: Float32Array,
@@ -368,6 +372,7 @@ class Kernels:
         zeros: Int8Array | None = None,
         offsets: Float32Array | None = None,
         scale_dtype: str = "float32",
+        bits: Literal[8, 16] = 8,
     ) -> Float32Array:
         """a w^T with a [m, k] quantized as `quantize` does, w [n, k] as codes of "int8" or "int4"; returns [m, n].
 

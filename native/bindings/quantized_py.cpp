@@ -38,11 +38,11 @@ Memory zeroed(int64_t bytes) {
 
 int64_t groups_of(int64_t k, int64_t group) { return (k + group - 1) / group; }
 
-// Rows in an i8 form, quantized by the tier.
+// Rows in an i8 or i16 form, quantized by the tier.
 struct OperandCodes {
   OperandCodes(const Kernels& kernels, Form form, const Floats& x, int64_t group, const int32_t* order)
-      : rows(x.shape(0)), dim(x.shape(1)), codes(zeroed((rows + 1) * (dim + 128))) {
-    scales.resize((rows + 1) * groups_of(dim, group));
+      : rows(x.shape(0)), dim(x.shape(1)), codes(zeroed((rows + 1) * (dim + 128) * form_bytes(form))) {
+    scales.resize((rows + 1) * digits_of(form) * groups_of(dim, group));
     sums.resize(scales.size());
     operand = {codes.get(), (dim + 63) / 64 * 64, form, group, scales.data(), sums.data()};
     kernels.quantize({x.data(), dim, 0, rows, dim, order, operand});
@@ -55,15 +55,20 @@ struct OperandCodes {
   Operand operand;
 };
 
-py::tuple quantize(const Kernels& kernels, const Floats& x, int64_t group, const std::optional<Ints>& order) {
-  const OperandCodes rows(kernels, Form::i8_rows, x, group, order ? order->data() : nullptr);
-  const int64_t groups = groups_of(rows.dim, group);
-  Bytes codes({rows.rows, rows.dim});
-  for (int64_t r = 0; r < rows.rows; ++r) {
+// The form of activations of so many bits.
+Form form_of(Form eight, int bits) {
+  if (bits != 8 && bits != 16) throw std::invalid_argument("bits is 8 or 16, not " + std::to_string(bits));
+  return bits == 16 ? in_16_bits(eight) : eight;
+}
+
+py::tuple quantize(const Kernels& kernels, const Floats& x, int64_t group, const std::optional<Ints>& order, int bits) {
+  const OperandCodes rows(kernels, form_of(Form::i8_rows, bits), x, group, order ? order->data() : nullptr);
+  const int64_t groups = groups_of(rows.dim, group), digits = rows.rows * digits_of(rows.operand.form);
+  Bytes codes({digits, rows.dim});
+  for (int64_t r = 0; r < digits; ++r) {
     std::memcpy(codes.mutable_data(r, 0), rows.codes.get() + r * rows.operand.stride, static_cast<size_t>(rows.dim));
   }
-  return py::make_tuple(codes, Floats({rows.rows, groups}, rows.scales.data()),
-                        Ints({rows.rows, groups}, rows.sums.data()));
+  return py::make_tuple(codes, Floats({digits, groups}, rows.scales.data()), Ints({digits, groups}, rows.sums.data()));
 }
 
 py::tuple round(const Kernels& kernels, const Floats& w, const std::string& dtype, int64_t group,
@@ -103,7 +108,7 @@ struct PackedCodes {
 
 Floats gemm_codes(const Kernels& kernels, const Floats& a, const Bytes& codes, const Floats& scales,
                   const std::string& dtype, int64_t group, const std::optional<Bytes>& zeros,
-                  const std::optional<Floats>& offsets, const std::string& scale_dtype) {
+                  const std::optional<Floats>& offsets, const std::string& scale_dtype, int bits) {
   PackedCodes w(kernels, codes, scales, dtype_of(dtype), group, dtype_of(scale_dtype));
   if (a.shape(1) != w.weights.k) throw std::invalid_argument("a and codes differ in k");
   w.zeros.resize(scales_count(w.n, w.groups));
@@ -116,7 +121,8 @@ Floats gemm_codes(const Kernels& kernels, const Floats& a, const Bytes& codes, c
     pack_scales(offsets->data(), w.n, w.groups, DType::f32, w.offsets.data(), 0);
     w.weights.offsets = w.offsets.data();
   }
-  const OperandCodes rows(kernels, kernels.layout[static_cast<int>(w.weights.dtype)].form, a, group, nullptr);
+  const Form form = kernels.layout[static_cast<int>(w.weights.dtype)].form;
+  const OperandCodes rows(kernels, form_of(form, bits), a, group, nullptr);
   const Memory scratch = zeroed(kernels.gemm_scratch_bytes(w.weights.k));
   Floats out({rows.rows, w.n});
   GemmTask task{};
@@ -135,10 +141,10 @@ Floats gemm_codes(const Kernels& kernels, const Floats& a, const Bytes& codes, c
 
 void bind_codes(py::class_<Kernels>& kernels) {
   using namespace py::literals;
-  kernels.def("quantize", &quantize, "x"_a, "group"_a, "order"_a = py::none())
+  kernels.def("quantize", &quantize, "x"_a, "group"_a, "order"_a = py::none(), "bits"_a = 8)
       .def("round", &round, "w"_a, "dtype"_a, "group"_a, "scale_dtype"_a = "float32", "importance"_a = py::none())
       .def("gemm_codes", &gemm_codes, "a"_a, "codes"_a.noconvert(), "scales"_a, "dtype"_a, "group"_a,
-           "zeros"_a = py::none(), "offsets"_a = py::none(), "scale_dtype"_a = "float32");
+           "zeros"_a = py::none(), "offsets"_a = py::none(), "scale_dtype"_a = "float32", "bits"_a = 8);
 }
 
 }  // namespace forearm

@@ -86,9 +86,11 @@ constexpr int64_t kChunkTokens = 512;  // keys that one partial attention result
 //   i8_rows     int8_t   [rows][stride]                stride >= dim rounded up to 64
 //   i8_pairs    int8_t   [rows / 2][stride / 8][2][8]  two rows by eight k in 16 bytes, as SMMLA takes them
 //   f16_scaled  uint16_t [rows][stride]                f16 by a scale for each row; stride >= dim rounded up to 32
+//   i16_rows    int8_t   [2 * rows][stride]            16 bits as two rows of i8_rows; stride as i8_rows'
+//   i16_pairs   int8_t   [rows][stride / 8][2][8]      the same as a pair of i8_pairs
 // Row r of a form in pairs is row r % 2 of pair r / 2; rows are allocated in pairs. Columns from dim up to the next
-// multiple of 4 are zero: allocated zeroed and never written; of i8 up to a multiple of 64, of f16_scaled of 32, as
-// `quantize` leaves them: matrices of different k share an operand.
+// multiple of 4 are zero: allocated zeroed and never written; of i8 and i16 up to a multiple of 64, of f16_scaled of
+// 32, as `quantize` leaves them: matrices of different k share an operand.
 //
 // The i8 forms hold quantized values with one scale for each row and group of `group` columns (the last group may be
 // shorter):
@@ -97,14 +99,36 @@ constexpr int64_t kChunkTokens = 512;  // keys that one partial attention result
 // scale = absmax / 127, code = x * (127 / absmax) rounded to nearest even; a group of zeros has scale 0. The absmax is
 // the largest |x| by its bits, so that an infinity or a NaN makes the scale, and all products with it, not finite.
 //
+// The i16 forms split a row into digits of base 255, high and low ones, each a row of the i8 form: rows 2r and 2r + 1.
+//   x[r][k] ~ scale * (255 * high[r][k] + low[r][k]),  scale = absmax / 32512 of each row and group
+// The scales of row 2r are 255 * scale, those of row 2r + 1 scale; sums are of each row's own digits. 255 is odd, so
+// that digits are -127 to 127, as codes of i8 are, without ties: q = x * (32512 / absmax) to nearest even, high = q /
+// 255 to nearest, low = q - 255 * high. The error is 2^-16 of the group's absmax.
+//
 // f16_scaled has one group and no sums: scale = 2^(e - kScaledTop) where the row's absmax is in [2^e, 2^(e + 1)) and e
 // at least kLeastExponent, code = x / scale rounded to nearest even. If the absmax is not finite, the codes are 0 and
 // the scale is NaN.
-enum class Form : int32_t { f32_rows, bf16_rows, bf16_pairs, f16_rows, i8_rows, i8_pairs, f16_scaled };
+enum class Form : int32_t {
+  f32_rows,
+  bf16_rows,
+  bf16_pairs,
+  f16_rows,
+  i8_rows,
+  i8_pairs,
+  f16_scaled,
+  i16_rows,
+  i16_pairs
+};
+constexpr int kForms = 9;
 constexpr bool is_quantized(Form f) { return f >= Form::i8_rows; }
 constexpr int64_t form_bytes(Form f) {  // of an element
   return f == Form::f32_rows ? 4 : f == Form::i8_rows || f == Form::i8_pairs ? 1 : 2;
 }
+constexpr int64_t digits_of(Form f) { return f >= Form::i16_rows ? 2 : 1; }  // rows of the i8 form that a row takes
+constexpr Form digit_form(Form f) {
+  return f == Form::i16_rows ? Form::i8_rows : f == Form::i16_pairs ? Form::i8_pairs : f;
+}
+constexpr Form in_16_bits(Form f) { return f == Form::i8_pairs ? Form::i16_pairs : Form::i16_rows; }  // of an i8 form
 struct Operand {
   void* data;
   int64_t stride;
@@ -114,6 +138,7 @@ struct Operand {
   int32_t* sums = nullptr;
 };
 
+constexpr float kDigitBase = 255, kDigitsTop = 32512;
 // Codes of f16_scaled are below 2^5 in magnitude, rows and weights alike: sums of 32 products stay below 2^15.
 constexpr int kScaledTop = 4, kLeastExponent = -100;
 constexpr int64_t kScaledBlock = 32;
@@ -147,6 +172,7 @@ constexpr int64_t packed_bytes(DType dtype, int64_t n, int64_t k, int64_t quantu
 //   int32;
 //     acc = fma(float(i) * a_scale, s, acc);  where there is a zero or an offset o (o = -s * zero, float32):
 //     acc = fma(float(a_sum) * a_scale, o, acc).  acc starts at 0.
+//   i16 forms (int8, int4, fp4; a.group == group): acc of the row of high digits, as in i8 forms, + that of low ones.
 //   f16_scaled (of f16_scaled, without zeros and offsets, group >= k): every operation rounds to nearest even, those of
 //     blocks of 32 k, the last one filled up with zeros, to f16, denormals kept. Chains of four: c = a[0] * w[0], then
 //     c = fma(a[i], w[i], c); eight chains are added in pairs, their sums in pairs, and so on: no product is rounded
@@ -154,8 +180,7 @@ constexpr int64_t packed_bytes(DType dtype, int64_t n, int64_t k, int64_t quantu
 //     a_scale * s.
 //     With the rounding of the activation that is (1 + 2^-11)^8, 2^-8 of the sum of magnitudes, as is bf16's of the
 //     activation alone; kernel_check_f16_scaled.cpp has the rest of the bound.
-//   float forms (weight-only): weights are dequantized to `wide` (Kernels): w = fma(s, code, o) in float32, rounded to
-//   `wide`, and
+//   float forms (fp8): weights are dequantized to `wide` (Kernels): w = s * code in float32, rounded to `wide`, and
 //     multiplied as a matrix of that dtype is.
 struct PackedWeights {
   const void* data;
@@ -573,7 +598,7 @@ struct DeltaRuleTask {
 struct Kernels {
   const char* tier;
   Layout layout[kDTypes];  // by DType; of fp8: as `wide`'s
-  DType wide;              // what quantized weights are dequantized to for float operands: f32 or bf16
+  DType wide;              // what fp8 weights are dequantized to: f32 or bf16
   bool scales_halves;      // matrices of f16 and bf16 are faster as f16_scaled
 
   void (*gemm)(const GemmTask&);

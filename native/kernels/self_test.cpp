@@ -38,7 +38,7 @@ struct TestRows {
   TestRows(Form form, int64_t rows, int64_t dim, int64_t group = 0)
       : size(round_up(rows, 2) * round_up(dim, 64) * 4), bytes(size) {
     const int64_t groups = group ? (dim + group - 1) / group : 0;
-    scales.resize(static_cast<size_t>(round_up(rows, 2) * groups));
+    scales.resize(static_cast<size_t>(round_up(rows, 2) * digits_of(form) * groups));
     sums.resize(scales.size());
     operand = {bytes.data(), round_up(dim, 64), form, group, scales.data(), sums.data()};
   }
@@ -244,12 +244,17 @@ Floats multiplied(const Kernels& k, DType dtype, Form form, const Product& p) {
 }
 Product product(int variant) { return {static_cast<Epilogue>(variant % 5), variant < 5 ? 1 : 13}; }
 
-// Products in each dtype's own form, and weight-only quantization.
+// Products in each dtype's own form, of codes by 16 bits, and of dequantized fp8.
 constexpr DType kOwn[] = {DType::f32, DType::f16, DType::bf16, DType::int8, DType::int4, DType::fp4_e2m1};
-constexpr DType kWide[] = {DType::int8, DType::int4, DType::fp4_e2m1, DType::fp8_e4m3, DType::fp8_e5m2};
+constexpr DType kCodes[] = {DType::int8, DType::int4, DType::fp4_e2m1};
+constexpr DType kWide[] = {DType::fp8_e4m3, DType::fp8_e5m2};
 Floats own_product(const Kernels& k, int variant) {
   const DType dtype = kOwn[variant / kProducts];
   return multiplied(k, dtype, k.layout[at(dtype)].form, product(variant % kProducts));
+}
+Floats product_of_16_bits(const Kernels& k, int variant) {
+  const DType dtype = kCodes[variant / kProducts];
+  return multiplied(k, dtype, in_16_bits(k.layout[at(dtype)].form), product(variant % kProducts));
 }
 Floats wide_product(const Kernels& k, int variant) {
   return multiplied(k, kWide[variant / kProducts], k.layout[at(k.wide)].form, product(variant % kProducts));
@@ -269,10 +274,11 @@ Floats scaled_product(const Kernels& k, int variant) {
 
 // One slice after a context, its keys written by write_kv: whole, with a window, and as partial results that are
 // merged.
-constexpr int64_t kContext = 45, kTokens = 5, kKeys = kContext + kTokens, kGroupHeads = 3, kAttended = 32, kForms = 3;
+constexpr int64_t kContext = 45, kTokens = 5, kKeys = kContext + kTokens, kGroupHeads = 3, kAttended = 32,
+                  kAttentions = 3;
 constexpr DType kCaches[] = {DType::f32, DType::f16, DType::bf16, DType::int8, DType::fp8_e4m3, DType::fp8_e5m2};
 Floats attended(const Kernels& k, int variant) {
-  const DType dtype = kCaches[variant / kForms];
+  const DType dtype = kCaches[variant / kAttentions];
   constexpr int64_t kBlocks = 2;
   const int64_t head_bytes = kv_head_bytes(dtype, kAttended);
   Bytes keys(kBlocks * head_bytes), values(kBlocks * head_bytes), scratch(k.attend_scratch_bytes(kAttended));
@@ -297,12 +303,12 @@ Floats attended(const Kernels& k, int variant) {
   task.group = kGroupHeads;
   task.token_end = kTokens;
   task.first_position = kContext;
-  task.window = variant % kForms == 1 ? 20 : 0;
+  task.window = variant % kAttentions == 1 ? 20 : 0;
   task.scale = 0.177f;
   task.chunk_end = 1;
   task.out = out.operand;
   task.scratch = scratch.data();
-  const bool parted = variant % kForms == 2;
+  const bool parted = variant % kAttentions == 2;
   task.partials = parted ? partials.data() : nullptr;
   k.attend(task);
   if (parted) k.merge({task, 1, static_cast<int64_t>(partials.size())});
@@ -344,7 +350,7 @@ float of_long(const Kernels& k, int variant) {
 }
 float of_wide(const Kernels& k, int) { return k.wide == DType::f32 ? 0 : 0x1p-6f; }
 float of_attention(const Kernels& k, int variant) {
-  const DType dtype = kCaches[variant / kForms];
+  const DType dtype = kCaches[variant / kAttentions];
   return k.layout[at(is_float(dtype) ? dtype : k.wide)].form == Form::f32_rows ? 0 : 0x1p-6f;
 }
 
@@ -357,7 +363,7 @@ struct Case {
   bool relative;
 };
 constexpr Case kCases[] = {
-    {"quantize", quantized, 7, exactly, false},
+    {"quantize", quantized, kForms, exactly, false},
     {"round", rounded, 2, exactly, false},
     {"norm", normed, 8, exactly, false},
     {"add_norm", add_normed, 1, exactly, false},
@@ -371,8 +377,9 @@ constexpr Case kCases[] = {
     {"gemm", own_product, 6 * kProducts, of_own, false},
     {"long gemm", long_product, 4, of_long, false},
     {"scaled gemm", scaled_product, 2, exactly, false},
-    {"wide gemm", wide_product, 5 * kProducts, of_wide, true},
-    {"attention", attended, 6 * kForms, of_attention, false},
+    {"16-bit gemm", product_of_16_bits, 3 * kProducts, exactly, false},
+    {"fp8 gemm", wide_product, 2 * kProducts, of_wide, true},
+    {"attention", attended, 6 * kAttentions, of_attention, false},
     {"row", of_a_row, 3, exactly, false},
 };
 

@@ -32,11 +32,11 @@ class Carver {
  private:
   Operand operand(Form form, int64_t rows, const Inputs& inputs) {
     if (form == Form::f32_rows) return floats(rows, inputs.columns_);
-    const int64_t width = form_bytes(form);
+    const int64_t digits = digits_of(form), width = form_bytes(form) / digits;
     const int64_t stride = odd_lines((inputs.columns_ * width + 3) / 4) * 4 / width;
-    Operand operand{take<void>(rows * stride * width), stride, form};
+    Operand operand{take<void>(rows * stride * digits * width), stride, form};
     if (!is_quantized(form)) return operand;
-    const int64_t groups = inputs.groups_[static_cast<size_t>(form)];
+    const int64_t groups = digits * inputs.groups_[static_cast<size_t>(form)];
     operand.scales = take<float>(rows * groups * 4);
     operand.sums = take<int32_t>(rows * groups * 4);
     return operand;
@@ -148,10 +148,15 @@ std::vector<MatrixInput> matrix_inputs(const Config& c, const Formats& formats, 
                       matrix.is_codes(),
                       spec.experts > 1};
     if (any_tier) {
-      const bool int8 = matrix.is_int8_product();
-      input.form = int8 ? Form::i8_rows : Form::f32_rows;
+      const bool integer = is_integer(format->second.dtype);
+      input.form = !integer ? Form::f32_rows : matrix.format.wide ? Form::i16_rows : Form::i8_rows;
       // A tier may multiply float16 by scales of its own: prepared rows of 2 bytes beside the floats.
-      input.direct = !int8 && !matrix.format.ordered && format->second.dtype != DType::f16;
+      input.direct = !integer && !matrix.format.ordered && format->second.dtype != DType::f16;
+      // Tiers widen fp8 to float32 or bfloat16, which other matrices' rows in float32 stand beside.
+      if (is_fp8(format->second.dtype)) {
+        inputs.push_back(input);
+        input.form = Form::bf16_rows;
+      }
     }
     inputs.push_back(input);
   }

@@ -23,8 +23,6 @@ constexpr int64_t kCutRows = 256;
 
 constexpr int64_t odd_lines(int64_t columns) { return ((columns + 15) / 16 | 1) * 16; }
 
-constexpr size_t kForms = 7;
-
 // Results of experts that are computed at once: a step of more rows is computed in blocks, so that its buffers stay
 // small and still each expert's weights are read for many rows (of 128 experts, 8 a row: 128 rows each).
 constexpr int64_t kBlockResults = 16384;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -32,13 +34,30 @@ def test_rows_are_quantized_to_the_nearest_code(group: int, ordered: bool) -> No
     assert np.array_equal(scales, np.maximum.reduceat(np.abs(columns), starts, axis=1) / np.float32(127))
 
 
+@pytest.mark.parametrize("group", [16, 64, 1000])
+def test_digits_of_16_bits_are_within_half_a_step(group: int) -> None:
+    x = random(1, 5, 150)
+
+    digits, scales, sums = Kernels("scalar").quantize(x, group, bits=16)
+
+    step = spread(scales[1::2], 150, group)
+    assert np.all(np.abs(x - step * (255.0 * digits[::2] + digits[1::2])) <= step * 0.51)
+    assert digits.min() >= -127
+    assert digits.max() == 127
+    starts = np.arange(0, 150, group)
+    assert np.array_equal(sums, np.add.reduceat(digits.astype(np.int32), starts, axis=1))
+    assert np.array_equal(scales[1::2], np.maximum.reduceat(np.abs(x), starts, axis=1) / np.float32(32512))
+    assert np.array_equal(scales[::2], scales[1::2] * np.float32(255))
+
+
 @pytest.mark.parametrize("scale_dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("zero", ["none", "zeros", "offsets"])
 @pytest.mark.parametrize("dtype", ["int8", "int4"])
 @pytest.mark.parametrize("group", [16, 64, 1000])
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES)
+@pytest.mark.parametrize("bits", [8, 16])
 def test_a_product_of_codes_is_exact_within_a_group(
-    m: int, n: int, k: int, group: int, dtype: str, zero: str, scale_dtype: str
+    bits: Literal[8, 16], m: int, n: int, k: int, group: int, dtype: str, zero: str, scale_dtype: str
 ) -> None:
     generator = np.random.default_rng(m + n + k)
     groups = -(-k // group)
@@ -49,18 +68,19 @@ def test_a_product_of_codes_is_exact_within_a_group(
     offsets = random(3, n, groups) if zero == "offsets" else None
     kernels = Kernels("scalar")
 
-    got = kernels.gemm_codes(a, codes, scales, dtype, group, zeros, offsets, scale_dtype)
+    got = kernels.gemm_codes(a, codes, scales, dtype, group, zeros, offsets, scale_dtype, bits)
 
-    a_codes, a_scales, _ = kernels.quantize(a, group)
-    wide_a = spread(a_scales, k, group) * a_codes
+    a_codes, a_scales, _ = kernels.quantize(a, group, bits=bits)
+    digits = (spread(a_scales, k, group) * a_codes).reshape(m, bits // 8, k)
+    wide_a, of_a = digits.sum(axis=1), np.abs(digits).sum(axis=1)
     s = spread(rounded(scales, scale_dtype).astype(np.float32), k, group)
     o = np.zeros_like(s)
     if zeros is not None:
         o = -s * spread(zeros, k, group)
     if offsets is not None:
         o = spread(offsets, k, group)
-    magnitude = np.abs(wide_a) @ (np.abs(s * codes) + np.abs(o)).T
-    assert_within(got, wide_a @ (s * codes + o).T, UNIT * (4 * groups + 8) * magnitude + 1e-30)
+    magnitude = of_a @ (np.abs(s * codes) + np.abs(o)).T
+    assert_within(got, wide_a @ (s * codes + o).T, UNIT * (4 * groups + 9) * magnitude + 1e-30)
 
 
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES)

@@ -42,8 +42,8 @@ PACKED = {part.name: spec.name for spec in matrices(CONFIG) for part in spec.par
 # Activations rounded to int8 err by up to 1/254 of the largest of their row, about 1 % of a usual one; independent,
 # added up over six multiplications, for the worst of 50 logits.
 ROUNDED = 0.1
-# Operands and weights rounded to bfloat16 err by up to 2^-9 each.
-BFLOAT16 = 0.03
+# Rounded to 16 bits they err by up to 1/65024.
+BITS_16 = ROUNDED / 256
 
 
 @dataclass
@@ -146,7 +146,7 @@ def test_codes_compute_what_the_numbers_they_stand_for_compute(weights: WeightFo
     assert np.isfinite(wanted).all()
     largest = np.abs(wanted).max()
     assert largest > 0.1
-    assert np.abs(got - wanted).max() <= (BFLOAT16 if wide else ROUNDED) * largest
+    assert np.abs(got - wanted).max() <= (BITS_16 if wide else ROUNDED) * largest
 
 
 def test_matrices_of_one_model_may_have_any_mixture_of_formats() -> None:

@@ -20,15 +20,19 @@ void check_operand(Report& report, const Kernels& tier, Form form, int64_t rows,
   const CodeRows out(form, rows, dim, group);
   tier.quantize({x.data(), dim, 0, rows, dim, ordered ? order.data() : nullptr, out.operand()});
 
+  const int64_t digits = digits_of(form);
+  const float top = digits == 2 ? 32512.0f : 127.0f;
   std::vector<float> codes, scales(out.scales().size());
   std::vector<int32_t> sums(out.sums().size());
-  for (int64_t i = 0; i < rows * dim; ++i) {
-    const int64_t row = i / dim, k = i % dim, g = k / group;
+  for (int64_t i = 0; i < rows * digits * dim; ++i) {
+    const int64_t row = i / dim / digits, k = i % dim, g = k / group, to = i / dim * out.groups() + g;
+    const bool high = digits == 2 && i / dim % 2 == 0;
     float largest = 0.0f;
     for (int64_t j = g * group; j < dim && j < (g + 1) * group; ++j) largest = fmaxf(largest, fabsf(at(row, j)));
-    scales[row * out.groups() + g] = largest / 127.0f;
-    codes.push_back(largest == 0 ? 0.0f : rintf(at(row, k) * (127.0f / largest)) + 0.0f);  // no -0
-    sums[row * out.groups() + g] += static_cast<int32_t>(codes.back());
+    scales[to] = largest / top * (high ? 255.0f : 1.0f);
+    const float code = largest == 0 ? 0.0f : rintf(at(row, k) * (top / largest)), upper = rintf(code / 255.0f);
+    codes.push_back((high ? upper : digits == 2 ? code - 255.0f * upper : code) + 0.0f);  // no -0
+    sums[to] += static_cast<int32_t>(codes.back());
   }
   report.same_bits(out.codes(), codes, "codes");
   report.same_bits(out.scales(), scales, "scales");
@@ -43,8 +47,11 @@ void check_not_finite(Report& report, const Kernels& tier, Form form) {
     x[37] = bad;
     const CodeRows out(form, 1, 64, 32);
     tier.quantize({x.data(), 64, 0, 1, 64, nullptr, out.operand()});
-    report.holds(isfinite(out.scales()[0]) && !isfinite(out.scales()[1]), "the group's scale is not finite");
-    report.holds(isnan(bad) == isnan(out.scales()[1]), "a NaN gives a NaN");
+    for (int64_t row = 0; row < digits_of(form); ++row) {
+      const float whole = out.scales()[2 * row], broken = out.scales()[2 * row + 1];
+      report.holds(isfinite(whole) && !isfinite(broken), "the group's scale is not finite");
+      report.holds(isnan(bad) == isnan(broken), "a NaN gives a NaN");
+    }
   }
 }
 
@@ -136,7 +143,7 @@ void check_calibrated_round(Report& report, const Kernels& tier, const Kernels& 
 }  // namespace
 
 void check_quantize(Report& report, const Kernels& tier, const Kernels&) {
-  for (const Form form : {Form::i8_rows, Form::i8_pairs}) {
+  for (const Form form : {Form::i8_rows, Form::i8_pairs, Form::i16_rows, Form::i16_pairs}) {
     for (const int64_t dim : {1, 15, 16, 37, 128, 517}) {
       for (const int64_t group : {16, 32, 128, 1000}) {
         for (const int64_t rows : {1, 2, 5}) check_operand(report, tier, form, rows, dim, group, rows == 2);

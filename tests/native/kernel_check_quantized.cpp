@@ -1,5 +1,5 @@
-// gemm and embed of codes: the integer path the same bits as scalar in every tier, the wide one where the tier widens
-// to float32, else within its roundings; both near float64, whatever rows and columns go together.
+// gemm and embed of codes: integers by 8 or 16 bits the same bits as scalar in every tier, fp8 where the tier widens to
+// float32, else within its roundings; all near float64, whatever rows and columns go together.
 #include "kernel_check_quantized.h"
 
 #include <math.h>
@@ -11,7 +11,9 @@ struct Case {
   int64_t m;
   CodeShape w;  // gated: packed rows, whole pairs of panels
   Epilogue epilogue;
-  bool wide;
+  bool wide;  // activations of 16 bits, of fp8 always floats
+
+  bool floats() const { return is_fp8(w.dtype); }
 };
 
 // A case with its inputs. The operand is quantized, or rounded to its form, by the tier itself.
@@ -24,20 +26,21 @@ class Problem {
     bias_ = random.floats(c.w.n);
     residual_ = random.floats(c.m * columns());
     scratch_.resize(tier.gemm_scratch_bytes(c.w.k) + 64, 0x7f);
-    form_ = tier.layout[static_cast<int>(c.wide ? tier.wide : c.w.dtype)].form;
+    form_ = tier.layout[static_cast<int>(c.floats() ? tier.wide : c.w.dtype)].form;
+    if (c.wide && !c.floats()) form_ = in_16_bits(form_);
   }
   int64_t columns() const { return case_.epilogue == Epilogue::gated ? case_.w.n / 2 : case_.w.n; }
 
   // Rows and columns by pieces of at most so many.
   std::vector<float> multiply(const Kernels& tier, int64_t row_piece, int64_t column_piece) {
-    const Rows floats(case_.wide ? form_ : Form::f32_rows, case_.m, case_.w.k, &a_);
-    CodeRows codes(case_.wide ? Form::i8_rows : form_, case_.m, case_.w.k, case_.w.group);
-    if (!case_.wide) {
+    const Rows floats(case_.floats() ? form_ : Form::f32_rows, case_.m, case_.w.k, &a_);
+    CodeRows codes(case_.floats() ? Form::i8_rows : form_, case_.m, case_.w.k, case_.w.group);
+    if (!case_.floats()) {
       tier.quantize({a_.data(), case_.w.k, 0, case_.m, case_.w.k, nullptr, codes.operand()});
     }
     const Rows out(Form::f32_rows, case_.m, columns(), case_.epilogue == Epilogue::add ? &residual_ : nullptr);
     GemmTask task{};
-    task.a = case_.wide ? floats.operand() : codes.operand();
+    task.a = case_.floats() ? floats.operand() : codes.operand();
     task.w = packed_.weights();
     task.bias = bias_.data();
     task.epilogue = case_.epilogue;
@@ -60,19 +63,21 @@ class Problem {
 
   // Epilogue store alone: other epilogues are checked against it by kernel_check_gemm.
   void against_float64(Report& report, const Kernels& tier, const std::vector<float>& got) const {
-    const std::vector<double> a = operand(), w = weights(&CodeMatrix::value), sizes = weights(&CodeMatrix::magnitude);
-    // Of a sum: groups (wide: k) roundings of it, of its products two each; bf16 rounds weights to 2^-8.
-    const bool bf16 = case_.wide && tier.wide == DType::bf16;
+    const std::vector<double> a = operand(false), of_a = operand(true);
+    const std::vector<double> w = weights(&CodeMatrix::value), sizes = weights(&CodeMatrix::magnitude);
+    // Of a sum: groups (fp8: k) roundings of it, of its products two each; bf16 rounds weights to 2^-8.
+    const bool bf16 = case_.floats() && tier.wide == DType::bf16;
     const double relative =
-        (case_.wide ? 2.0 * case_.w.k + 8 : 4.0 * case_.w.groups() + 8) * kUnit + (bf16 ? 0x1p-8 : 0);
+        (case_.floats() ? 2.0 * case_.w.k + 8 : 4.0 * case_.w.groups() + 9) * kUnit + (bf16 ? 0x1p-8 : 0);
     std::vector<double> wanted, tolerance;
     for (int64_t r = 0; r < case_.m; ++r) {
       for (int64_t n = 0; n < case_.w.n; ++n) {
-        const double *x = a.data() + r * case_.w.k, *y = w.data() + n * case_.w.k, *z = sizes.data() + n * case_.w.k;
+        const double *x = a.data() + r * case_.w.k, *of_x = of_a.data() + r * case_.w.k;
+        const double *y = w.data() + n * case_.w.k, *z = sizes.data() + n * case_.w.k;
         double sum = bias_[n], magnitude = fabs(sum);
         for (int64_t k = 0; k < case_.w.k; ++k) {
           sum += x[k] * y[k];
-          magnitude += fabs(x[k]) * z[k];
+          magnitude += of_x[k] * z[k];
         }
         wanted.push_back(0.75 * sum);
         tolerance.push_back(relative * magnitude);
@@ -82,19 +87,23 @@ class Problem {
   }
 
  private:
-  // What is multiplied, [m, k]: codes with their scales, or floats rounded to the form.
-  std::vector<double> operand() const {
-    if (case_.wide) {
-      const std::vector<float> floats = Rows(form_, case_.m, case_.w.k, &a_).values();
-      return {floats.begin(), floats.end()};
-    }
-    CodeRows codes(Form::i8_rows, case_.m, case_.w.k, case_.w.group);
-    find_tier("scalar")->quantize({a_.data(), case_.w.k, 0, case_.m, case_.w.k, nullptr, codes.operand()});
+  // What is multiplied, [m, k], or its size: sums of digits with their scales, or floats rounded to the form.
+  std::vector<double> operand(bool size) const {
+    const auto part = [size](double x) { return size ? fabs(x) : x; };
     std::vector<double> values;
+    if (case_.floats()) {
+      for (const float x : Rows(form_, case_.m, case_.w.k, &a_).values()) values.push_back(part(x));
+      return values;
+    }
+    const int64_t digits = digits_of(form_);
+    CodeRows codes(digits == 2 ? Form::i16_rows : Form::i8_rows, case_.m, case_.w.k, case_.w.group);
+    find_tier("scalar")->quantize({a_.data(), case_.w.k, 0, case_.m, case_.w.k, nullptr, codes.operand()});
     for (int64_t r = 0; r < case_.m; ++r) {
       for (int64_t k = 0; k < case_.w.k; ++k) {
-        values.push_back(static_cast<double>(codes.code(r, k)) *
-                         codes.scales()[r * codes.groups() + k / case_.w.group]);
+        double value = 0;
+        for (int64_t d = r * digits; d < (r + 1) * digits; ++d)
+          value += part(static_cast<double>(codes.code(d, k)) * codes.scales()[d * codes.groups() + k / case_.w.group]);
+        values.push_back(value);
       }
     }
     return values;
@@ -133,7 +142,7 @@ void check_case(Report& report, const Kernels& tier, const Kernels& scalar, cons
   const int64_t width = c.epilogue == Epilogue::gated ? 32 : 16;
   report.same_bits(problem.multiply(tier, c.m > 8 ? 7 : 2, 2 * width), out, "out in pieces");
   report.same_bits(problem.multiply(tier, 1, c.w.n), out, "out row by row");
-  if (!c.wide || tier.wide == scalar.wide) {
+  if (!c.floats() || tier.wide == scalar.wide) {
     report.same_bits(out, Problem(c, scalar).multiply(scalar, c.m, c.w.n), "out");
   }
 }

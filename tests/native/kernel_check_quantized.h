@@ -1,4 +1,4 @@
-// Test matrices of codes, and rows in the i8 forms.
+// Test matrices of codes, and rows in the i8 and i16 forms.
 #pragma once
 #include <vector>
 
@@ -7,7 +7,7 @@
 
 namespace forearm::checks {
 
-// An operand of an i8 form with its memory, zeroed: codes, scales and sums.
+// An operand of an i8 or i16 form with its memory, zeroed: codes, scales and sums. Rows of i16 are those of its digits.
 class CodeRows {
  public:
   CodeRows(Form form, int64_t rows, int64_t dim, int64_t group);

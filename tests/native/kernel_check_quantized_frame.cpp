@@ -1,4 +1,4 @@
-// Test matrices of codes, and rows in the i8 forms.
+// Test matrices of codes, and rows in the i8 and i16 forms.
 #include <math.h>
 
 #include "kernel_check_quantized.h"
@@ -6,8 +6,8 @@
 namespace forearm::checks {
 
 CodeRows::CodeRows(Form form, int64_t rows, int64_t dim, int64_t group)
-    : rows_(rows), dim_(dim), groups_((dim + group - 1) / group) {
-  const int64_t stride = round_up(dim, 64) + 64, held = round_up(rows, 2);
+    : rows_(rows * digits_of(form)), dim_(dim), groups_((dim + group - 1) / group) {
+  const int64_t stride = round_up(dim, 64) + 64, held = round_up(rows_, 2);
   codes_.resize(held * stride);
   scales_.resize(held * groups_);
   sums_.resize(held * groups_);
@@ -16,7 +16,7 @@ CodeRows::CodeRows(Form form, int64_t rows, int64_t dim, int64_t group)
 
 int8_t CodeRows::code(int64_t row, int64_t column) const {
   const int64_t stride = operand_.stride;
-  if (operand_.form == Form::i8_rows) return codes_[row * stride + column];
+  if (digit_form(operand_.form) == Form::i8_rows) return codes_[row * stride + column];
   return codes_[row / 2 * 2 * stride + column / 8 * 16 + row % 2 * 8 + column % 8];
 }
 

@@ -117,7 +117,14 @@ constexpr struct {
          if (t.w.k % 64 == 0) shift(t.out, t.row_end - 1);
        };
      }},
-    {"wide gemm",
+    {"16-bit gemm",
+     [](Kernels& k) {
+       k.gemm = [](const GemmTask& t) {
+         sound->gemm(t);
+         if (digits_of(t.a.form) == 2) shift(t.out, t.row_end - 1);
+       };
+     }},
+    {"fp8 gemm",
      [](Kernels& k) {
        k.gemm = [](const GemmTask& t) {
          sound->gemm(t);

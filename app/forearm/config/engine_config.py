@@ -62,8 +62,9 @@ class EngineConfig(Common):
     )
     quantization_activations: str = setting(
         "auto",
-        "activations of int8 and int4 weights: int8 (fast) or float (weight-only: 16 or 32 bits); auto: int8, or as a "
-        "checkpoint's quality.json or its compressed-tensors config says (VLLM_CPU_INT4_W4A8=0 is float)",
+        "activations of int8 and int4 weights: int8, or float (W8A16, W4A16), which are kept to 16 bits, integers with "
+        "a scale for each token and group of weights; auto: int8, or as a checkpoint's quality.json or its "
+        "compressed-tensors config says (VLLM_CPU_INT4_W4A8=0 is float)",
         flag="--quantization-activations",
         env="VLLM_CPU_INT4_W4A8",
         parse=one_of("auto", "int8", "float"),

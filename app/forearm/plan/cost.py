@@ -116,15 +116,15 @@ class Cost:
         return 2e-9 * matrices.weights * rows / (timed.few + (timed.many - timed.few) * full)
 
     def _peak(self, format: WeightFormat) -> float:
-        """Return the peak GFLOP/s of this format's instructions; codes that are kept wide are multiplied as bf16."""
+        """Return the peak GFLOP/s of this format's instructions; activations of 16 bits are multiplied as two of 8."""
         if kind_of(format) != "float":
-            return self.rates.int8_gops
+            return self.rates.int8_gops / (2 if format.wide else 1)
         return self.rates.float_gflops if format.dtype in ("float32", "float16") else self.rates.bf16_gflops
 
 
 def kind_of(format: WeightFormat) -> str:
     """Return the kind of multiplication: float, int8 (one scale a row), grouped (scales inside the row)."""
-    if not format.is_integer or format.wide:
+    if not format.is_integer:
         return "float"
     return "grouped" if format.group else "int8"
 

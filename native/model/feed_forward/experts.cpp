@@ -14,8 +14,9 @@ bool is_pairs(Form form) { return form == Form::bf16_pairs || form == Form::i8_p
 // The rows from `row` on; of a form in pairs an even one.
 Operand from_row(Operand rows, int64_t row, int64_t groups) {
   rows.data = static_cast<char*>(rows.data) + row * rows.stride * form_bytes(rows.form);
-  if (rows.scales) rows.scales += row * groups;
-  if (rows.sums) rows.sums += row * groups;
+  const int64_t scales = row * groups * digits_of(rows.form);
+  if (rows.scales) rows.scales += scales;
+  if (rows.sums) rows.sums += scales;
   return rows;
 }
 

@@ -56,7 +56,7 @@ void Step::take_own_columns(const StepWalk& w, const Matrix& matrix, int64_t pie
 
 template <class Done>
 void Step::multiply_few(const StepWalk& w, const Matrix& matrix, GemmTask& task, const Done& done) {
-  take_own_columns(w, matrix, piece_columns(task.row_end), [&](Range columns) {
+  take_own_columns(w, matrix, piece_columns(task.row_end * digits_of(task.a.form)), [&](Range columns) {
     task.n_begin = columns.begin;
     task.n_end = columns.end;
     kernel.gemm(task);

@@ -84,8 +84,8 @@ void Matrix::touch(int member) const { each_piece(partition[static_cast<size_t>(
 
 Form Matrix::form() const {
   const Kernels& table = kernels();
-  const bool widened = is_codes() && (format.wide || is_fp8(format.dtype));
-  return table.layout[static_cast<int>(widened ? table.wide : format.dtype)].form;
+  const Form form = table.layout[static_cast<int>(is_fp8(format.dtype) ? table.wide : format.dtype)].form;
+  return is_integer(format.dtype) && format.wide ? in_16_bits(form) : form;
 }
 
 PackedWeights Matrix::weights(int64_t expert) const {

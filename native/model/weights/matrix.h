@@ -85,10 +85,6 @@ class Matrix {
   int64_t group() const { return format.group == 0 ? k : std::min(format.group, k); }
   int64_t groups() const { return (k + group() - 1) / group(); }
   Layout layout() const { return kernels().layout[static_cast<int>(format.dtype)]; }
-  // True if rows are rounded to int8 to be multiplied with this matrix.
-  bool is_int8_product() const {
-    return is_codes() && !is_fp8(format.dtype) && !format.wide && format.dtype != DType::f16_scaled;
-  }
   // The form of the rows that it is multiplied with.
   Form form() const;
   PackedWeights weights(int64_t expert = 0) const;

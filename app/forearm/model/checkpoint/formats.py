@@ -93,7 +93,7 @@ def summary(matrices: Iterable[tuple[WeightFormat, int]]) -> str:
 def described(format: WeightFormat) -> str:
     """Name of a format in a log line, such as "int4 in groups of 128"."""
     group = f" in groups of {format.group}" if format.group else ""
-    wide = " (activations not rounded)" if format.wide and format.is_integer else ""
+    wide = " (16-bit activations)" if format.wide and format.is_integer else ""
     return f"{format.dtype}{group}{wide}"
 
 

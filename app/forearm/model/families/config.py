@@ -66,7 +66,7 @@ class WeightFormat:
     group: int = 0  # values of a row that share a scale, a multiple of 16; 0: the whole row
     scale_dtype: DTypeName | Literal["e8m0"] = "float32"  # e8m0: 2^(byte - 128)
     zero: Literal["none", "int8", "float32"] = "none"  # symmetric, zero points, offsets
-    wide: bool = False  # activations stay 16 or 32 bits wide (W4A16); else int8, a scale for each token and group
+    wide: bool = False  # activations are of 16 bits (W4A16), beside fp8 floats; else int8; scales by token and group
     ordered: bool = False  # columns were sorted while loading: `order` of load_codes
 
     @property
@@ -76,7 +76,7 @@ class WeightFormat:
 
     @property
     def is_integer(self) -> bool:
-        """True if the codes are integers, which can be multiplied with int8 activations."""
+        """True if the codes are integers, which are multiplied with activations of 8 or 16 bits."""
         return NUMBER_FORMATS[self.dtype].kind == "integer"
 
     @property

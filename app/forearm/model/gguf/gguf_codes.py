@@ -189,7 +189,7 @@ BLOCK_TYPES: dict[str, BlockType] = {
 
 
 def gguf_matrices(stored: Mapping[str, StoredTensor], wide: bool) -> Find:
-    """Return the function that finds the quantized matrices of a .gguf file. wide: activations are not rounded."""
+    """Return the function that finds the quantized matrices of a .gguf file. wide: activations are of 16 bits."""
 
     def find(module: str, shape: tuple[int, int]) -> CodedMatrix | None:
         tensor = stored.get(f"{module}.weight")

@@ -33,12 +33,12 @@ AT_LOAD = {
 # Values of a row of an int8 down projection that share a scale, as do the activations before it. Those are products of
 # two activations, whose outliers no rotation of weights spreads: on SmolLM2-135M the KL divergence is 0.0173 with one
 # scale for a row, 0.0112, 0.0095, 0.0078 and 0.0073 with 512, 256, 128 and 64 values a scale. Prefill takes 2 % longer
-# with 128 and 3.5 % with 64 (Qwen2.5-0.5B, Zen 4). All matrices of layers have groups where activations stay floats, so
-# that weights are widened before they are multiplied: KL 0.0048 with one scale for a row, 0.0031 so, in the same time.
+# with 128 and 3.5 % with 64 (Qwen2.5-0.5B, Zen 4). All matrices of layers have groups where activations are of 16 bits:
+# KL 0.0048 with one scale for a row, 0.0031 so.
 INT8_GROUP = 128
 # Values of a row of the int8 head beside fp8 layers that share a scale, as do the activations before it: fp8 models are
 # not rotated, so outliers stand there. On SmolLM2-135M the KL divergence is 0.0292 with one scale for a row, 0.0225 and
-# 0.0210 with 64 and 32 values a scale; 0.0213 with float activations, with which a decode's head takes twice the time.
+# 0.0210 with 64 and 32 values a scale; 0.0213 with one and float activations.
 FP8_HEAD_GROUP = 32
 # The same beside other layers of a model that is not rotated. SmolLM2-135M's KL divergence falls from 0.216 to 0.206
 # (int4) and from 0.146 to 0.139 (int4-g32), 1,275 predictions; a decode of Qwen2.5-0.5B cut to 4 of 24 layers takes 5 %
@@ -99,7 +99,7 @@ class Asked:
 
     @property
     def wide(self) -> bool:
-        """True if the settings ask for activations that are not rounded."""
+        """True if the settings ask for activations of 16 bits (beside fp8, floats)."""
         return self.activations == "float"
 
 

@@ -79,11 +79,12 @@ class BlockAhead {
     w_ = w + bytes + block.part.number * part * kTileStep;
     w_step_ = (part + steps - 1) / steps;
     const int gated = task.epilogue == Epilogue::gated;
-    const int64_t row = block.rows.fresh, column = (block.panel >> gated) * kPanel;
+    const int64_t digits = digits_of(task.a.form), row = block.rows.fresh / digits,
+                  column = (block.panel >> gated) * kPanel;
     out_ = place_of(task.out, row, column);
     out_stride_ = place_of(task.out, row + 1, column) - out_;
     out_bytes_ = place_of(task.out, row, column + (block.panels >> gated) * kPanel) - out_;
-    out_left_ = block.rows.end - row;
+    out_left_ = block.rows.end / digits - row;
     out_step_ = (out_left_ + steps - 1) / steps;
   }
 
@@ -105,9 +106,10 @@ class BlockAhead {
 class OverlappedEpilogue {
  public:
   OverlappedEpilogue() = default;
-  OverlappedEpilogue(const GemmTask& task, const AmxBlock& block, const float* sums, int64_t steps)
+  OverlappedEpilogue(const GemmTask& task, const AmxBlock& block, float* sums, int64_t steps)
       : task_(&task), block_(block), sums_(sums), row_(block.rows.fresh) {
-    rows_a_step_ = (block.rows.end - row_ + steps - 1) / steps;
+    const int64_t digits = digits_of(task.a.form);
+    rows_a_step_ = ((block.rows.end - row_) / digits + steps - 1) / steps * digits;
   }
 
   void step() {
@@ -120,14 +122,14 @@ class OverlappedEpilogue {
 
  private:
   void finish_until(int64_t end) {
-    const float* sums = sums_ + (row_ - block_.rows.begin) * block_.panels * kPanel;
+    float* sums = sums_ + (row_ - block_.rows.begin) * block_.panels * kPanel;
     finish(*task_, {sums, row_, end, block_.panel, block_.panels});
     row_ = end;
   }
 
   const GemmTask* task_ = nullptr;
   AmxBlock block_{};
-  const float* sums_ = nullptr;
+  float* sums_ = nullptr;
   int64_t row_ = 0, rows_a_step_ = 0;
 };
 
@@ -229,7 +231,8 @@ __attribute__((noinline)) void accumulate_block(const Policy& policy, const AmxB
 template <typename Policy>
 inline void gemm_amx(const Policy& policy) {
   const GemmTask& task = policy.task;
-  const RowPairs pairs = {task.row_begin, task.row_end - task.row_begin};
+  const int64_t digits = digits_of(task.a.form);
+  const RowPairs pairs = {task.row_begin * digits, (task.row_end - task.row_begin) * digits};
   const typename Policy::Mma::Tiles tiles(static_cast<int>(pairs.height()), pairs.tiles() > 1);
   const int64_t end = (task.n_end + kPanel - 1) / kPanel;
   alignas(64) float sums[2][kPairFloats];

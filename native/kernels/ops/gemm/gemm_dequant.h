@@ -1,5 +1,4 @@
-// Weight-only quantization (float activations): strips of W are dequantized to `wide` in the scratch and multiplied as
-// a matrix of that dtype is.
+// fp8: strips of W are dequantized to `wide` in the scratch and multiplied as a matrix of that dtype is.
 //
 // A strip is as long as keeps it in the first-level cache; the sums of up to kStripRows rows go on from strip to strip,
 // so that each is the same chain of additions as without strips and widening is shared by many rows.
@@ -21,55 +20,8 @@ constexpr int64_t kStripRows = 96;
 constexpr int64_t kWidePanels = 8;  // at most, of a tile
 constexpr int64_t kDequantScratchBytes = kStripBytes + kStripRows * 2 * kPanel * 4 + kTileFloats * 4;
 
-// Stores one quantum of k by 16 columns in the wide dtype: columns side by side, the k of each together.
-template <int kQuantum, typename Wide = Mma<kWide>>
-inline void store_quantum(const F16* of_k, char* to) {
-  if constexpr (kWide == DType::f32) {
-    store(reinterpret_cast<float*>(to), of_k[0]);
-  } else if constexpr (requires { Wide::kStoresPairs; }) {
-    Wide::store_pairs(of_k[0], of_k[1], to);
-  } else {
-    uint16_t narrow[kQuantum][16];
-    auto* out = reinterpret_cast<uint16_t*>(to);
-    for (int q = 0; q < kQuantum; ++q)
-      kWide == DType::f16 ? store_f16(narrow[q], of_k[q]) : store_bf16(narrow[q], of_k[q]);
-    for (int i = 0; i < 16; ++i) {
-      for (int q = 0; q < kQuantum; ++q) out[i * kQuantum + q] = narrow[q][i];
-    }
-  }
-}
-
 constexpr int64_t kQuantumBytes = kPanel * Mma<kWide>::kQuantum * dtype_bytes(kWide);  // bytes of a quantum, widened
 constexpr int64_t kNextStrip = 1024;
-
-// What packed the integer codes, and so knows their layout.
-template <DType D>
-using PackedMma = IntMma<packing_of(D)>;
-
-// Codes of k [k, end) times s, plus o. The loop takes two chunks of k, a step of int4, so that all shifts are
-// constants.
-template <DType D>
-inline char* dequantize_int(const char* codes, int64_t k, int64_t end, F16 s, F16 o, char* to) {
-  constexpr int kQuantum = Mma<kWide>::kQuantum;
-  constexpr int64_t kManyK = 2 * PackedMma<D>::kQuantum;
-  for (; k + kManyK <= end; k += kManyK, to += kManyK / kQuantum * kQuantumBytes) {
-    const char* chunk = codes + k * kPanel * dtype_bits(D) / 8;
-    for (int64_t line = 0; line < kManyK * kPanel * dtype_bits(D) / 8; line += 64)
-      __builtin_prefetch(chunk + kNextStrip + line);
-    UNROLL(8)
-    for (int64_t first = 0; first < kManyK; first += kQuantum) {
-      F16 of_k[kQuantum];
-      UNROLLED_FOR (q, kQuantum) of_k[q] = fma(s, code_columns<D>(chunk, first + q), o);
-      store_quantum<kQuantum>(of_k, to + first / kQuantum * kQuantumBytes);
-    }
-  }
-  for (; k < end; k += kQuantum, to += kQuantumBytes) {
-    F16 of_k[kQuantum];
-    for (int q = 0; q < kQuantum; ++q) of_k[q] = fma(s, code_columns<D>(codes, k + q), o);
-    store_quantum<kQuantum>(of_k, to);
-  }
-  return to;
-}
 
 // fp8 is packed in the order of the wide dtype: 16 codes at a time in that order, each times the scale of its column.
 template <DType D, typename Wide = Mma<kWide>>
@@ -100,19 +52,12 @@ inline char* dequantize_fp8(const char* codes, int64_t k, int64_t end, F16 s, ch
 // k [begin, end) of a panel; begin is a multiple of 16, end another or k rounded up to the wide quantum.
 template <DType D>
 inline void dequantize_panel(const PackedWeights& w, int64_t panel, int64_t begin, int64_t end, char* to) {
-  constexpr int64_t kChunk = is_fp8(D) ? Mma<kWide>::kQuantum : PackedMma<D>::kStepK;
-  const char* codes =
-      static_cast<const char*>(w.data) + panel * packed_elements(kPanel, w.k, kChunk) * dtype_bits(D) / 8;
+  const char* codes = static_cast<const char*>(w.data) + panel * packed_bytes(D, kPanel, w.k, Mma<kWide>::kQuantum);
   const int64_t groups = groups_of(w.k, w.group);
   for (int64_t k = begin; k < end;) {
-    const int64_t group = k / w.group, at = (panel * groups + group) * kPanel;
+    const int64_t group = k / w.group;
     const int64_t group_end = (group + 1) * w.group < end ? (group + 1) * w.group : end;
-    const F16 s = load_scales(w, at);
-    if constexpr (is_fp8(D)) {
-      to = dequantize_fp8<D>(codes, k, group_end, s, to);
-    } else {
-      to = dequantize_int<D>(codes, k, group_end, s, load_offsets(w, at, s), to);
-    }
+    to = dequantize_fp8<D>(codes, k, group_end, load_scales(w, (panel * groups + group) * kPanel), to);
     k = group_end;
   }
 }
@@ -272,7 +217,7 @@ inline bool gemm_halves_as_f32(const GemmTask& task) {
 
 inline void gemm_dequant(const GemmTask& task) {
   with_dtype(task.w.dtype, [&task]<DType D>() {
-    if constexpr (is_integer(D) || is_fp8(D)) gemm_dequant_from<D>(task);
+    if constexpr (is_fp8(D)) gemm_dequant_from<D>(task);
   });
 }
 

@@ -1,5 +1,5 @@
-// Quantized activations by int8, int4 or fp4 weights: exact int32 sums over a group, scaled and added to float sums in
-// the order of the groups.
+// Quantized activations of 8 or 16 bits by int8, int4 or fp4 weights: exact int32 sums over a group, scaled and added
+// to float sums in the order of the groups.
 //
 // A tile keeps int32 sums in registers over a group and float sums in the first-level cache, so that a group costs two
 // or three instructions a register of sums. On Arm, 4-bit codes that more than one tile of rows multiplies is unpacked
@@ -200,7 +200,7 @@ inline bool takes_groups(const IntWalk& walk, const TileRows& cut) {
 template <CodePacking kFormat>
 inline void gemm_int8(const GemmTask& task) {
   using Mma = IntMma<kFormat>;
-  const TileRows cut = cut_rows<Mma>(task.row_begin, task.row_end, task.epilogue);
+  const TileRows cut = cut_rows<Mma>(task.row_begin, task.row_end, task.epilogue, digits_of(task.a.form));
   const int64_t group = task.w.group;
   IntWalk walk;
   walk.unit_bytes = task.a.stride * Mma::kRows;
@@ -237,7 +237,8 @@ inline void gemm_int8(const GemmTask& task) {
   if (!has_nibbles(task.w.dtype)) return gemm_int8<CodePacking::bytes>(task);
   using Mma = IntMma<CodePacking::nibbles>;
   if constexpr (kUnpacks<Mma>) {
-    if (task.row_end - task.row_begin > Mma::kUnits * Mma::kRows) return gemm_int8<CodePacking::unpacked_nibbles>(task);
+    const int64_t rows = (task.row_end - task.row_begin) * digits_of(task.a.form);
+    if (rows > Mma::kUnits * Mma::kRows) return gemm_int8<CodePacking::unpacked_nibbles>(task);
   }
   if (task.w.dtype == DType::fp4_e2m1) return gemm_int8<CodePacking::e2m1>(task);
   gemm_int8<CodePacking::nibbles>(task);

@@ -93,7 +93,8 @@ template <CodePacking kFormat>
 inline bool gemm_int8_amx(const GemmTask& task) {
   if constexpr (kHasTiles<IntMma<kFormat>>) {
     const bool whole = task.w.k % kTileStep == 0 && (task.w.group >= task.w.k || task.w.group % kTileStep == 0);
-    if (!whole || task.row_end - task.row_begin < IntMma<kFormat>::kFewestRows) return false;
+    const int64_t rows = (task.row_end - task.row_begin) * digits_of(task.a.form);
+    if (!whole || rows < IntMma<kFormat>::kFewestRows) return false;
     gemm_amx(Int8Amx<kFormat>{task});
     return true;
   }

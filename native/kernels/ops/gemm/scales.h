@@ -11,7 +11,7 @@ constexpr int64_t groups_of(int64_t k, int64_t group) { return (k + group - 1) /
 
 // top / largest; 0 where that or the largest is not finite.
 inline float inverse_of(float largest, float top) {
-  return largest >= 0x1p-119f && largest <= 0x1.fffffep127f ? top / largest : 0.0f;
+  return largest >= 0x1p-112f && largest <= 0x1.fffffep127f ? top / largest : 0.0f;
 }
 
 // 16 powers of two, 2^(byte - 128): the byte is the exponent of a float that is twice as large, but for 0, whose power

@@ -200,19 +200,22 @@ inline void tile_product(const SomeWalk& walk, int64_t units, int64_t panels, fl
 }
 
 // The tiles that the rows of a slice are cut into, of about the same height, in units of the Mma; and the number of
-// panels whose sums are finished together.
+// panels whose sums are finished together. A row of several digits, which are rows of their own, stays in one tile.
 struct TileRows {
   int64_t first_unit, units, tiles, panels;
+  int64_t together;  // units
 
-  int64_t begin(int64_t tile) const { return first_unit + units * tile / tiles; }
+  int64_t begin(int64_t tile) const { return first_unit + units / together * tile / tiles * together; }
 };
 template <typename Mma>
-inline TileRows cut_rows(int64_t row_begin, int64_t row_end, Epilogue epilogue) {
+inline TileRows cut_rows(int64_t row_begin, int64_t row_end, Epilogue epilogue, int64_t digits = 1) {
   TileRows cut;
-  cut.first_unit = row_begin / Mma::kRows;
-  cut.units = (row_end + Mma::kRows - 1) / Mma::kRows - cut.first_unit;
-  cut.tiles = (cut.units + Mma::kUnits - 1) / Mma::kUnits;
-  cut.panels = Mma::panels(static_cast<int>((cut.units + cut.tiles - 1) / cut.tiles));
+  cut.together = digits > Mma::kRows ? digits / Mma::kRows : 1;
+  cut.first_unit = row_begin * digits / Mma::kRows;
+  cut.units = (row_end * digits + Mma::kRows - 1) / Mma::kRows - cut.first_unit;
+  const int64_t most = Mma::kUnits / cut.together * cut.together;
+  cut.tiles = (cut.units + most - 1) / most;
+  cut.panels = Mma::panels(static_cast<int>((cut.units / cut.together + cut.tiles - 1) / cut.tiles * cut.together));
   if (epilogue == Epilogue::gated) cut.panels = cut.panels < 2 ? 2 : cut.panels / 2 * 2;
   return cut;
 }

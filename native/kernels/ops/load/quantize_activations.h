@@ -1,5 +1,5 @@
-// Quantization of activations: rows in the form that the next matrix product reads; i8 forms have one scale for each
-// row and group (Operand).
+// Quantization of activations: rows in the form that the next matrix product reads; i8 and i16 forms have one scale for
+// each row and group (Operand).
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/ops/gemm/operand.h"
@@ -72,6 +72,26 @@ inline int32_t round_group(const Operand& out, int64_t to, const Row& row, int64
   return static_cast<int32_t>(reduce_add(sum));
 }
 
+// As round_group, of 16 bits: the digits go to rows 2 * to and 2 * to + 1 of the i8 form; `sums` are those rows' sums
+// of the group, `groups` apart.
+template <typename Row>
+inline void split_group(const Operand& digits, int64_t to, const Row& row, int64_t begin, int64_t count, float inverse,
+                        int32_t* sums, int64_t groups) {
+  F16 high_sum = zero(), low_sum = zero();
+  const F16 factor = broadcast(inverse), round = broadcast(kRound);
+  for_columns(count, [&](int64_t at, int64_t lanes) {
+    const F16 q = inverse == 0.0f ? zero() : sub(add(mul(row(begin + at, lanes), factor), round), round);
+    const F16 shifted = add(mul(q, broadcast(1.0f / kDigitBase)), round), high = sub(shifted, round);
+    const F16 low = fma(broadcast(-kDigitBase), high, q);
+    high_sum = add(high_sum, high);
+    low_sum = add(low_sum, low);
+    store_codes(digits, 2 * to, begin + at, shifted, lanes);
+    store_codes(digits, 2 * to + 1, begin + at, add(low, round), lanes);
+  });
+  sums[0] = static_cast<int32_t>(reduce_add(high_sum));
+  sums[groups] = static_cast<int32_t>(reduce_add(low_sum));
+}
+
 // The scale of a row of f16_scaled, and its inverse: powers of two.
 struct RowScale {
   float scale, inverse;
@@ -111,14 +131,26 @@ inline void convert_row(const QuantizeTask& t, int64_t to, const Row& row) {
   if (!is_quantized(t.out.form)) {
     return for_columns(t.dim, [&](int64_t at, int64_t lanes) { store_operand(t.out, to, at, row(at, lanes), lanes); });
   }
-  const int64_t groups = groups_of(t.dim, t.out.group);
+  Operand codes = t.out;
+  codes.form = digit_form(t.out.form);
+  const int64_t groups = groups_of(t.dim, t.out.group), digits = digits_of(t.out.form);
   for (int64_t g = 0; g < groups; ++g) {
     const int64_t begin = g * t.out.group, count = t.dim - begin < t.out.group ? t.dim - begin : t.out.group;
     const float largest = largest_magnitude(row, begin, count);
-    t.out.scales[to * groups + g] = largest / 127.0f;
-    t.out.sums[to * groups + g] = round_group(t.out, to, row, begin, count, inverse_of(largest, 127.0f));
+    float* scales = t.out.scales + digits * to * groups + g;
+    int32_t* sums = t.out.sums + digits * to * groups + g;
+    if (digits == 2) {
+      scales[groups] = largest / kDigitsTop;
+      scales[0] = kDigitBase * scales[groups];
+      split_group(codes, to, row, begin, count, inverse_of(largest, kDigitsTop), sums, groups);
+    } else {
+      *scales = largest / 127.0f;
+      *sums = round_group(codes, to, row, begin, count, inverse_of(largest, 127.0f));
+    }
   }
-  for (int64_t column = t.dim; column % 64 != 0; ++column) *code_at(t.out, to, column) = 0;
+  for (int64_t r = digits * to; r < digits * to + digits; ++r) {
+    for (int64_t column = t.dim; column % 64 != 0; ++column) *code_at(codes, r, column) = 0;
+  }
 }
 
 inline void quantize(const QuantizeTask& t) {

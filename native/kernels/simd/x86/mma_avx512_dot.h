@@ -93,17 +93,10 @@ struct DotMma {
     }
   }
 
-  // Numbers narrowed to bf16 as VDPBF16PS reads them, denormals flushed: lanes alternately, or all of one and the
-  // other.
+  // Numbers narrowed to bf16 as VDPBF16PS reads them, denormals flushed.
   static constexpr bool kStoresPairs = true;
   static void store_both(F16 low, F16 high, char* to) {
     _mm512_storeu_si512(to, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high.v, low.v)));
-  }
-  static void store_pairs(F16 even, F16 odd, char* to) {
-    alignas(64) static constexpr uint16_t kOrder[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-                                                        8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    const auto narrow = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd.v, even.v));
-    _mm512_storeu_si512(to, _mm512_permutexvar_epi16(_mm512_load_si512(kOrder), narrow));
   }
 
   static void multiply_ones(Sums& sums) { add_dot(sums, _mm512_set1_epi32(0x3f803f80), _mm512_set1_epi32(0x3f803f80)); }
