@@ -26,8 +26,7 @@
 //                           a_scales as `sums` above
 //   fold_offsets            acc = fma(float(a_sum) * a_scale, o, acc)
 //   store                   acc as floats, row r of the unit at out + r * stride
-// Beside it there are unpack<packing>(nibbles, to, steps) for one panel (not where kInPlace is), and
-// code_columns<dtype>(panel, k): the 16 codes at k as floats.
+// Beside it there is unpack<packing>(nibbles, to, steps) for one panel (not where kInPlace is).
 #pragma once
 #include <stdint.h>
 

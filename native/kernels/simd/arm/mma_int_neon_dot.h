@@ -115,10 +115,6 @@ template <CodePacking kFormat>
 inline void unpack(const char* nibbles, char* to, int64_t steps) {
   unpack_chunks<kFormat, 4>(nibbles, to, steps);
 }
-template <DType D>
-inline F16 code_columns(const char* panel, int64_t k) {
-  return columns_of<D, 4>(panel, k);
-}
 
 }  // namespace
 }  // namespace forearm

@@ -235,10 +235,6 @@ template <CodePacking kFormat>
 inline void unpack(const char* nibbles, char* to, int64_t steps) {
   unpack_chunks<kFormat, 8>(nibbles, to, steps);
 }
-template <DType D>
-inline F16 code_columns(const char* panel, int64_t k) {
-  return columns_of<D, 8>(panel, k);
-}
 
 }  // namespace
 }  // namespace forearm

@@ -53,35 +53,5 @@ inline void unpack_chunks(const char* nibbles, char* to, int64_t steps) {
   }
 }
 
-// The words of four columns that hold k of them: of kQuantum 8 every second one.
-template <int kQuantum>
-inline uint32x4_t words_of(const char* columns, int64_t k) {
-  const auto* words = reinterpret_cast<const uint32_t*>(columns);
-  if constexpr (kQuantum == 4) return vld1q_u32(words);
-  const uint32x4_t first = vld1q_u32(words), second = vld1q_u32(words + 4);
-  return k % 8 < 4 ? vuzp1q_u32(first, second) : vuzp2q_u32(first, second);
-}
-
-// The codes (int8, int4) of 16 columns at k as floats: each moved to the top of its word, then down with its sign. Bits
-// of E2M1 go to the bottom, alone, to be looked up: TBL has 0 for the word's other bytes.
-template <DType D, int kQuantum>
-inline F16 columns_of(const char* panel, int64_t k) {
-  constexpr int kBits = dtype_bits(D), kFour = 4 * kQuantum;  // bytes of four columns
-  constexpr int64_t kChunkK = has_nibbles(D) ? 2 * kQuantum : kQuantum;
-  const char* chunk = panel + k / kChunkK * 4 * kFour;
-  const auto nibble = static_cast<int>(has_nibbles(D) ? k / kQuantum % 2 : 0);
-  const int32x4_t up = vdupq_n_s32(32 - kBits - 4 * nibble - 8 * static_cast<int>(k % 4));
-  const auto code = [&](int four) {
-    uint32x4_t words = words_of<kQuantum>(chunk + four * kFour, k);
-    if constexpr (D == DType::fp4_e2m1) {
-      const uint32x4_t bits = vshrq_n_u32(vshlq_u32(words, up), 28);
-      words = vreinterpretq_u32_s8(e2m1_codes(vreinterpretq_u8_u32(bits)));
-      return vcvtq_f32_s32(vshrq_n_s32(vreinterpretq_s32_u32(vshlq_n_u32(words, 24)), 24));
-    }
-    return vcvtq_f32_s32(vshrq_n_s32(vreinterpretq_s32_u32(vshlq_u32(words, up)), 32 - kBits));
-  };
-  return {code(0), code(1), code(2), code(3)};
-}
-
 }  // namespace
 }  // namespace forearm

@@ -84,22 +84,5 @@ inline void unpack(const char* nibbles, char* to, int64_t steps) {
   }
 }
 
-template <DType D>
-inline F16 code_columns(const char* panel, int64_t k) {
-  constexpr int kQuantum = IntMma<CodePacking::bytes>::kQuantum;
-  const int64_t chunk = k / kQuantum;
-  const auto* bytes = reinterpret_cast<const int8_t*>(panel) + k % kQuantum;
-  int8_t codes[16];
-  for (int i = 0; i < 16; ++i) {
-    if constexpr (D == DType::int8) {
-      codes[i] = bytes[(chunk * kPanel + i) * kQuantum];
-    } else {
-      const int8_t byte = bytes[(chunk / 2 * kPanel + i) * kQuantum];
-      codes[i] = static_cast<int8_t>(chunk % 2 ? high_code<D>(byte) : low_code<D>(byte));
-    }
-  }
-  return load_i8(codes);
-}
-
 }  // namespace
 }  // namespace forearm

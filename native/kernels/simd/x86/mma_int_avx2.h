@@ -61,30 +61,3 @@ constexpr int code_panels(int units) { return units == 1 ? 4 : units == 2 ? 2 : 
 }  // namespace forearm
 
 #include "kernels/simd/x86/mma_int_maddubs.h"
-
-namespace forearm {
-namespace {
-
-template <DType D>
-inline __m256 code_floats(__m256i codes, int64_t k) {  // eight columns, their four codes in 32-bit lanes
-  if constexpr (D == DType::int8) {
-    const __m256i up = _mm256_set1_epi32(static_cast<int>(24 - k % 4 * 8));
-    return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_sllv_epi32(codes, up), 24));
-  }
-  const __m256i down = _mm256_set1_epi32(static_cast<int>(k % 4 * 8 + k / 4 % 2 * 4));
-  const __m256i code = _mm256_and_si256(_mm256_srlv_epi32(codes, down), _mm256_set1_epi32(15));
-  if constexpr (D == DType::fp4_e2m1) {  // the sign above three bits of magnitude
-    const __m256 magnitude = _mm256_permutevar8x32_ps(_mm256_setr_ps(0, 1, 2, 3, 4, 6, 8, 12), code);
-    const __m256i sign = _mm256_slli_epi32(_mm256_srli_epi32(code, 3), 31);
-    return _mm256_xor_ps(magnitude, _mm256_castsi256_ps(sign));
-  }
-  return _mm256_cvtepi32_ps(_mm256_sub_epi32(code, _mm256_set1_epi32(8)));
-}
-template <DType D>
-inline F16 code_columns(const char* panel, int64_t k) {
-  const Bytes codes = load_bytes(panel + k / (has_nibbles(D) ? 8 : 4) * 64);
-  return {code_floats<D>(codes.a, k), code_floats<D>(codes.b, k)};
-}
-
-}  // namespace
-}  // namespace forearm

@@ -47,26 +47,3 @@ constexpr int code_panels(int units) { return units <= 2 ? 8 : units <= 4 ? 4 : 
 }  // namespace forearm
 
 #include "kernels/simd/x86/mma_int_maddubs.h"
-
-namespace forearm {
-namespace {
-
-// Column i's four codes are in 32-bit lane i.
-template <DType D>
-inline F16 code_columns(const char* panel, int64_t k) {
-  const int64_t chunk = k / 4;
-  if constexpr (D == DType::int8) {
-    const __m512i up = broadcast_int(static_cast<int>(24 - k % 4 * 8));
-    return floats_of(_mm512_srai_epi32(_mm512_sllv_epi32(load_bytes(panel + chunk * 64), up), 24));
-  }
-  const __m512i down = broadcast_int(static_cast<int>(k % 4 * 8 + chunk % 2 * 4));
-  if constexpr (D == DType::fp4_e2m1) {
-    const __m512 numbers = _mm512_setr_ps(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
-    return {_mm512_permutexvar_ps(_mm512_srlv_epi32(load_bytes(panel + chunk / 2 * 64), down), numbers)};
-  }
-  const __m512 numbers = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
-  return {_mm512_permutexvar_ps(_mm512_srlv_epi32(load_bytes(panel + chunk / 2 * 64), down), numbers)};
-}
-
-}  // namespace
-}  // namespace forearm

@@ -114,24 +114,5 @@ struct DotIntMma {
   }
 };
 
-// Column i's four codes are in 32-bit lane i. A nibble is looked up in a table; a byte becomes the low bits of 2^23.
-template <DType D>
-inline F16 code_columns(const char* panel, int64_t k) {
-  const int64_t chunk = k / 4;
-  const int shift = static_cast<int>(k % 4 * 8 + (has_nibbles(D) ? chunk % 2 * 4 : 0));
-  const __m512i codes = _mm512_loadu_si512(panel + (has_nibbles(D) ? chunk / 2 : chunk) * 64);
-  const __m512i code = _mm512_srlv_epi32(codes, _mm512_set1_epi32(shift));
-  if constexpr (D == DType::fp4_e2m1) {
-    const __m512 numbers = _mm512_setr_ps(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
-    return {_mm512_permutexvar_ps(code, numbers)};
-  }
-  if constexpr (has_nibbles(D)) {
-    const __m512 numbers = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
-    return {_mm512_permutexvar_ps(code, numbers)};
-  }
-  const __m512i shifted = _mm512_ternarylogic_epi32(code, _mm512_set1_epi32(255), _mm512_set1_epi32(0x4b000000), 0xea);
-  return sub(float_of(shifted), broadcast(0x1p23f + 128));
-}
-
 }  // namespace
 }  // namespace forearm
