@@ -243,7 +243,7 @@ class _Step:
         """
         room = min(self.tokens, self.rows) if sequence.to_score else self.tokens
         most = min(sequence.computable, room - others, self.limits.slice_tokens or room)
-        if sequence.grows or self.end_s == math.inf:
+        if most <= 1 or self.end_s == math.inf or sequence.grows:  # one token fits always, and a decode has no other
             return most
         if self.seconds >= self.end_s:
             return 0
