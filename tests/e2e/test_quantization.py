@@ -25,7 +25,7 @@ def answer(**settings: str) -> str:
         ({"quantization": "int8"}, "int8 in groups of 64 0."),  # of the 704 columns of down, 128 do not
         ({"quantization": "int4"}, "int4 in groups of 128 0."),
         ({"quantization": "int4-fast"}, "int4 in groups of 128 0."),
-        ({"quantization": "int4-g32", "quantization_activations": "float"}, "int4 in groups of 32 (activations not"),
+        ({"quantization": "int4-g32", "quantization_activations": "float"}, "int4 in groups of 32 (16-bit"),
         ({"quantization": "int8", "quantization_embeddings": "none"}, "bfloat16 0."),
         ({"quantization": "fp8"}, "fp8_e4m3 0."),
     ],
