@@ -124,8 +124,8 @@ class EngineConfig(Common):
     target_itl_s: float = setting(
         0.15,
         "target of the inter-token latency during prefill: a step with running streams takes only as many prompt "
-        "tokens as are measured to let 99 of 100 steps fit this time, or twice the time of a step without them if that "
-        "is more; 0: the whole budget",
+        "tokens as are measured to fit this time, or twice the time of a step without them if that is more; 0: the "
+        "whole budget",
         flag="--target-inter-token-latency",
         env="FOREARM_TARGET_INTER_TOKEN_LATENCY",
         unit="s",

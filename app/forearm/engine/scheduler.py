@@ -9,7 +9,6 @@ Among clients that wait with equal priority, the one with the fewest computed to
 
 from __future__ import annotations
 
-import math
 from bisect import insort
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -113,14 +112,14 @@ class Scheduler:
         """Choose the next step: running sequences first, then waiting ones, each in order of rank.
 
         Every decoding output gets its token, so that a long prompt never delays it; the rest of the budget goes to
-        prompts in order of rank, the last one cut where the budget ends. While outputs decode, prompts take what this
-        machine computes within `limits.target_itl_s` (StepTimes), so that the step does not delay them either.
+        prompts in order of rank, the last one cut where the budget ends. While outputs decode, that budget is what
+        this machine computes within `limits.target_itl_s` (StepTimes), so that the step does not delay them either.
 
         Returns: the slices to compute, with their blocks allocated; at most `limits.step_tokens` tokens and
         `limits.step_rows` rows; empty when there is nothing to do.
         """
         self._preempt_for_fairness()
-        step = _Step(self.limits, self.times, *self._span_s())
+        step = _Step(self.limits, self._prompt_tokens())
         preemptions = self.preemptions
         index = 0
         while index < len(self.running):
@@ -140,13 +139,13 @@ class Scheduler:
             self._admit(step)
         return step.slices
 
-    def _span_s(self) -> tuple[float, float]:
-        """Return the predicted seconds of the next step without prompts, and those that it may take with prompts."""
+    def _prompt_tokens(self) -> int:
+        """Return how many prompt tokens the next step may have."""
         limits = self.limits
         growing = sum(sequence.grows for sequence in self.running) if limits.target_itl_s else 0
         if not growing or limits.whole_prompts:
-            return 0.0, math.inf
-        return self.times.span_s(growing, limits.target_itl_s)
+            return limits.step_tokens
+        return self.times.prompt_tokens(growing, limits.target_itl_s)
 
     def _admit(self, step: _Step) -> None:
         """Admit waiting sequences in their turns; if one is ready but does not fit, those behind it wait too."""
@@ -222,9 +221,7 @@ class _Step:
     """A step under construction: the remaining limits, the slices so far, the digests of the blocks they complete."""
 
     limits: StepLimits
-    times: StepTimes
-    seconds: float  # predicted for what it has so far
-    end_s: float  # the most with prompts
+    prompt_tokens: int
     slices: list[Slice] = field(default_factory=list)
     coming: set[bytes] = field(default_factory=set)
     served: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))  # tokens by client
@@ -235,7 +232,7 @@ class _Step:
 
     @property
     def has_room(self) -> bool:
-        return self.tokens > 0 and self.rows > 0 and self.seconds < self.end_s
+        return self.tokens > 0 and self.rows > 0 and self.prompt_tokens > 0
 
     def share(self, sequence: Sequence, others: int) -> int:
         """Return the tokens of `sequence` for this step, leaving a token and a row for each of `others`: at least 1 if
@@ -243,19 +240,15 @@ class _Step:
         """
         room = min(self.tokens, self.rows) if sequence.to_score else self.tokens
         most = min(sequence.computable, room - others, self.limits.slice_tokens or room)
-        if most <= 1 or self.end_s == math.inf or sequence.grows:  # one token fits always, and a decode has no other
-            return most
-        if self.seconds >= self.end_s:
-            return 0
-        return min(most, self.times.chunk(self.seconds, self.end_s, sequence.computed))
+        return most if most <= self.prompt_tokens or sequence.grows else self.prompt_tokens
 
     def add(self, sequence: Sequence, count: int, coming: list[bytes]) -> None:
         self.coming.update(coming)
         self.slices.append(Slice.next(sequence, count))
         self.tokens -= count
         self.served[sequence.request.client] += count
-        if count > 1 and not sequence.grows and self.end_s < math.inf:
-            self.seconds = self.times.after_s(self.seconds, self.end_s, count, sequence.computed)
+        if count > 1 and not sequence.grows:
+            self.prompt_tokens -= count
         self.rows -= count if sequence.to_score else 1
 
 

@@ -115,12 +115,9 @@ class Speculation:
         newest = [piece for piece in slices if piece.samples and piece.end - piece.start - piece.again == 1]
         drafts = sum([len(piece.drafts) for piece in newest if piece.drafts])
         if len(newest) < len(slices):
-            decoding = {id(piece) for piece in newest}
-            prompts = [piece for piece in slices if id(piece) not in decoding]
             decoded = sum(piece.end - piece.start for piece in newest)
-            tokens = sum(piece.end - piece.start for piece in prompts)
-            context = sum((piece.end - piece.start) * (piece.start + piece.end) / 2 for piece in prompts) / tokens
-            self.times.observe_prompts(decoded + drafts, tokens, context, seconds)
+            tokens = sum(piece.end - piece.start for piece in slices) - decoded
+            self.times.observe_prompts(decoded + drafts, tokens, seconds)
         elif not [piece for piece in slices if piece.certain]:
             self._gain.step(sum([piece.end - piece.start for piece in slices]) + drafts, drafts, seconds)
 
