@@ -229,10 +229,10 @@ def test_what_is_said_to_fit_takes_no_more(name: str, quantization: str, made: d
     ],
 )
 def test_attention_is_in_bfloat16_beside_int8_activations_alone(
-    settings: dict[str, str], kv_dtype: str, made: dict[str, Made]
+    settings: dict[str, Any], kv_dtype: str, made: dict[str, Made]
 ) -> None:
     folder = made["bert-pairs-mean"].folder
-    config = engine_config(model=str(folder), runner="pooling", **settings)  # type: ignore[arg-type]
+    config = engine_config(model=str(folder), runner="pooling", **settings)
 
     assert fit(config, folder, placement.memory(config), 2).checkpoint.kv_dtype == kv_dtype
 
