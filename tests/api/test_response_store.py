@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import resource
 import sqlite3
 import stat
 import time
@@ -16,7 +17,7 @@ import pytest
 from forearm.api.responses.store import ResponseStore
 from forearm.api.responses.store_schema import ResponseUpdate, StoredResponse
 from forearm.config.api_config import ApiConfig
-from forearm.errors import InvalidRequest, ResponseNotFound, StoreFull
+from forearm.errors import ConfigError, InvalidRequest, ResponseNotFound, StoreFull
 
 Open = Callable[..., ResponseStore]
 ME, OTHER = "me", "somebody else"
@@ -52,6 +53,20 @@ def age(tmp_path: Path, seconds: float, what: str = "used") -> None:
 def file_bytes(tmp_path: Path) -> int:
     """Return the bytes of the store, its journal and other files of SQLite beside it."""
     return sum(path.stat().st_size for path in tmp_path.glob("responses.sqlite*"))
+
+
+def test_a_file_that_cannot_be_made_is_a_setting_to_change(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent/responses\.sqlite for stored responses: .*No such file.*set TMPDIR"):
+        ResponseStore(ApiConfig(run_folder=str(tmp_path / "absent")))
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # as of a full disk
+    try:
+        with pytest.raises(ConfigError, match=r"responses\.sqlite for stored responses: .*disk"):
+            ResponseStore(ApiConfig(run_folder=str(tmp_path)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_the_files_hold_no_more_than_the_bound(tmp_path: Path, open_store: Open) -> None:

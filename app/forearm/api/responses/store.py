@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,7 +37,7 @@ from forearm.api.responses.store_schema import (
     write_update,
 )
 from forearm.config.api_config import ApiConfig
-from forearm.errors import InvalidRequest, ResponseNotFound, StoreFull
+from forearm.errors import ConfigError, InvalidRequest, ResponseNotFound, StoreFull
 
 Result = TypeVar("Result")
 # A worker confirms several times a second that it still computes a response; after this silence it counts as dead.
@@ -49,7 +49,10 @@ _BATCHES = 64  # batches of events that are read at a time
 
 
 class ResponseStore:
-    """The store. It is made before workers are forked; each opens its own connection. Methods run on one thread."""
+    """The store. It is made before workers are forked; each opens its own connection. Methods run on one thread.
+
+    Raises: ConfigError if its file cannot be made.
+    """
 
     def __init__(self, config: ApiConfig) -> None:
         self._count = config.responses_store_count
@@ -61,10 +64,15 @@ class ResponseStore:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="responses")
         self._connection: sqlite3.Connection | None = None
         if not self._path.exists():
-            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL, 0o600))  # SQLite's other files get the same rights
-            made = sqlite3.connect(self._path)
-            made.executescript(f"PRAGMA synchronous = OFF; {SCHEMA}")  # else each table waits for the disk: 0.2 s
-            made.close()
+            try:
+                os.close(os.open(self._path, os.O_CREAT | os.O_EXCL, 0o600))  # SQLite's other files get the same rights
+                with closing(sqlite3.connect(self._path)) as made:
+                    made.executescript(
+                        f"PRAGMA synchronous = OFF; {SCHEMA}"
+                    )  # else each table waits for the disk: 0.2 s
+            except (OSError, sqlite3.Error) as error:
+                self._path.unlink(missing_ok=True)
+                raise ConfigError(f"{self._path} for stored responses: {error}; free its disk, or set TMPDIR") from None
 
     async def close(self) -> None:
         """Close the connection, and remove the folder if the store made it; the server removes its own run folder."""
