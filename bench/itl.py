@@ -20,10 +20,12 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from bench.engine import touch_blocks
 from bench.records import Figure, figures_of, line_of, record, run_of
 from bench.shapes import SHAPES, prompt, write_model
 
 from forearm import LLM, SamplingParams, _native, wire
+from forearm.engine.executor import NativeExecutor
 from forearm.engine.inbox import Received
 from forearm.engine.loop import EngineLoop
 
@@ -92,10 +94,14 @@ def main() -> None:
     folder = args.work / args.shape / "hf"
     write_model(SHAPES[args.shape], folder)
     llm = LLM(
-        str(folder), max_model_len=4096, max_num_seqs=16, kv_cache_memory_bytes=6 << 30, quantization=args.quantization
+        str(folder), max_model_len=4096, max_num_seqs=16, kv_cache_memory_bytes=3 << 30, quantization=args.quantization
     )
     loop, seeds = llm._loop, count()
     assert isinstance(loop, EngineLoop)
+    executor = loop._stepper.executor
+    assert isinstance(executor, NativeExecutor)
+    # The first use of 2 MiB of memory takes up to 4 ms on virtual machines: 64 of them, in turn, for llama-2-7b.
+    touch_blocks(executor._native, executor.blocks, 16)
     targets = [float(target) for target in args.targets.split(",")]
     found: dict[float, list[dict[str, list[float]]]] = {target: [] for target in targets}
     for _ in range(args.rounds):

@@ -9,6 +9,7 @@ Among clients that wait with equal priority, the one with the fewest computed to
 
 from __future__ import annotations
 
+import math
 from bisect import insort
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -112,14 +113,14 @@ class Scheduler:
         """Choose the next step: running sequences first, then waiting ones, each in order of rank.
 
         Every decoding output gets its token, so that a long prompt never delays it; the rest of the budget goes to
-        prompts in order of rank, the last one cut where the budget ends. While outputs decode, that budget is what
-        this machine computes within `limits.target_itl_s` (StepTimes), so that the step does not delay them either.
+        prompts in order of rank, the last one cut where the budget ends. While outputs decode, prompts get what this
+        machine computes within `limits.target_itl_s` (StepTimes), so that the step does not delay them either.
 
         Returns: the slices to compute, with their blocks allocated; at most `limits.step_tokens` tokens and
         `limits.step_rows` rows; empty when there is nothing to do.
         """
         self._preempt_for_fairness()
-        step = _Step(self.limits, self._prompt_tokens())
+        step = _Step(self.limits, self.times, self._room_s())
         preemptions = self.preemptions
         index = 0
         while index < len(self.running):
@@ -139,13 +140,11 @@ class Scheduler:
             self._admit(step)
         return step.slices
 
-    def _prompt_tokens(self) -> int:
-        """Return how many prompt tokens the next step may have."""
+    def _room_s(self) -> float:
+        """Return how many seconds the prompts of the next step may take; infinity: the whole budget."""
         limits = self.limits
         growing = sum(sequence.grows for sequence in self.running) if limits.target_itl_s else 0
-        if not growing or limits.whole_prompts:
-            return limits.step_tokens
-        return self.times.prompt_tokens(growing, limits.target_itl_s)
+        return math.inf if not growing or limits.whole_prompts else self.times.room_s(growing, limits.target_itl_s)
 
     def _admit(self, step: _Step) -> None:
         """Admit waiting sequences in their turns; if one is ready but does not fit, those behind it wait too."""
@@ -221,7 +220,8 @@ class _Step:
     """A step under construction: the remaining limits, the slices so far, the digests of the blocks they complete."""
 
     limits: StepLimits
-    prompt_tokens: int
+    times: StepTimes
+    room_s: float  # for further prompts; infinity: no bound
     slices: list[Slice] = field(default_factory=list)
     coming: set[bytes] = field(default_factory=set)
     served: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))  # tokens by client
@@ -232,7 +232,7 @@ class _Step:
 
     @property
     def has_room(self) -> bool:
-        return self.tokens > 0 and self.rows > 0 and self.prompt_tokens > 0
+        return self.tokens > 0 and self.rows > 0 and self.room_s > 0
 
     def share(self, sequence: Sequence, others: int) -> int:
         """Return the tokens of `sequence` for this step, leaving a token and a row for each of `others`: at least 1 if
@@ -240,15 +240,20 @@ class _Step:
         """
         room = min(self.tokens, self.rows) if sequence.to_score else self.tokens
         most = min(sequence.computable, room - others, self.limits.slice_tokens or room)
-        return most if most <= self.prompt_tokens or sequence.grows else self.prompt_tokens
+        if sequence.grows or self.room_s == math.inf:
+            return most
+        if self.room_s <= 0:
+            return 0
+        tokens = self.limits.step_tokens - self.tokens + others
+        return min(most, self.times.prompt_tokens(self.room_s, tokens, sequence.computed))
 
     def add(self, sequence: Sequence, count: int, coming: list[bytes]) -> None:
         self.coming.update(coming)
         self.slices.append(Slice.next(sequence, count))
         self.tokens -= count
         self.served[sequence.request.client] += count
-        if count > 1 and not sequence.grows:
-            self.prompt_tokens -= count
+        if count > 1 and not sequence.grows and self.room_s < math.inf:
+            self.room_s = self.times.left_s(self.room_s, count, sequence.computed)
         self.rows -= count if sequence.to_score else 1
 
 

@@ -84,6 +84,19 @@ def test_a_step_with_prompts_takes_no_longer_than_the_target_once_they_are_measu
     assert all((1 + tokens) % PROMPT_TILE == 0 or tokens in (0, PROMPT_TILE) for _, tokens in steps[1:-1])
 
 
+def test_steps_fill_the_target_from_the_second_prompt_on_whatever_the_context() -> None:
+    """A token costs three times as much at the end of each prompt as at its beginning."""
+    machine = Machine(0.01, 0.0005, doubled_at=2000)
+    machine.beside_a_stream(4000)
+    steps = []
+    for _ in range(3):
+        machine.add(4000)
+        steps += machine.until_computed()[:-1]  # without the rest of the prompt
+
+    assert min(seconds for seconds, tokens in steps if tokens) > 0.1
+    assert max(seconds for seconds, _ in steps) <= 0.15
+
+
 def test_without_a_target_prompts_take_the_whole_budget() -> None:
     steps = Machine(0.01, 0.001, target_s=0.0).beside_a_stream(4000)
 

@@ -9,10 +9,12 @@ from forearm.array_types import Float64Array
 
 PROMPT_TILE = 16  # tokens; matrices are multiplied by panels of 16 rows (kernels.h)
 _FIRST_PROMPT_TOKENS = 32  # prompt tokens of a step with decodes, before any prompt was measured
-_AIM = 0.85  # share of the target: the next chunk's context is longer, and steps vary by a few percent
+_AIM = 0.86  # share of the target: steps vary by a few percent, and 99 of 100 shall keep it
 _PLAIN_AFTER = 64  # steps with prompts, after which a step without measures the decodes' time
 _NEW = 0.2  # weight of a newly measured time; steps of one kind differ by a few percent
-_NEW_PROMPT = 0.4  # the same for a token of a prompt, which costs more from chunk to chunk
+_NEW_PROMPT = 0.4  # the same for a token of a prompt of that context; for others, _NEW
+_LEAST_S = 1e-6  # time of the prompt tokens of a step that takes no longer with them
+_CONTEXT = 256  # tokens; times per prompt token are learnt for multiples of it
 # The assumed cost of another token, as a share of the step's mean time per token, if no larger step was measured:
 # a small step mostly reads weights. An estimate that is too low is corrected by the first step that tries it.
 _FIRST_SLOPE, _LEAST_SLOPE = 0.25, 0.05
@@ -21,13 +23,13 @@ _FIRST_SLOPE, _LEAST_SLOPE = 0.25, 0.05
 class StepTimes:
     """A model of the time that a step takes.
 
-    Without prompts: measured seconds by the number of tokens, interpolated linearly. With prompts: in addition a
-    recently measured time per prompt token, which rises with the context and so lags by one chunk.
+    Without prompts: measured seconds by the number of tokens, interpolated linearly. With prompts: in addition seconds
+    per prompt token by its context, the number of tokens before it; interpolated likewise.
     """
 
     def __init__(self) -> None:
         self._seconds: dict[int, float] = {}
-        self._prompt_token_s = 0.0  # 0: not measured yet
+        self._prompt_token_s: dict[int, float] = {}  # by context in multiples of _CONTEXT
         self._since_plain = 0  # steps with prompts since the last one without
 
     def observe(self, tokens: int, seconds: float) -> None:
@@ -47,29 +49,59 @@ class StepTimes:
             slope = max(_LEAST_SLOPE * mean, (seconds[-1] - seconds[-2]) / (last - sizes[-2]))
         return np.asarray(np.interp(tokens, sizes, seconds) + slope * np.maximum(0, tokens - last))
 
-    def observe_prompts(self, tokens: int, prompt_tokens: int, seconds: float) -> None:
-        """Learn from a step of `prompt_tokens` beside `tokens` others. A delayed one is capped at twice."""
-        self._since_plain += tokens > 0
-        if self._prompt_token_s and prompt_tokens < PROMPT_TILE:
-            return  # mostly reads weights
-        each_s = max(seconds - self._decode_s(tokens), 0.0) / prompt_tokens
-        known = self._prompt_token_s or each_s
-        self._prompt_token_s = known + _NEW_PROMPT * (min(each_s, 2 * known) - known)
+    def observe_prompts(self, tokens: int, prompt_tokens: int, context: float, seconds: float) -> None:
+        """Learn from a step of `prompt_tokens` with a mean context of `context` tokens, beside `tokens` others.
 
-    def prompt_tokens(self, tokens: int, target_s: float) -> int:
-        """Return how many prompt tokens a step may have beside `tokens` others to take at most `target_s`, or twice its
-        time without prompts if that is more; at least PROMPT_TILE, and otherwise so many that all tokens of the step
-        fill whole tiles, since a part of a tile costs as much. Occasionally 0, to measure a step without prompts.
+        The time of a delayed one is capped at twice the usual. If it takes more or less than before at that context, it
+        will at others, too.
+        """
+        self._since_plain += tokens > 0
+        if prompt_tokens < PROMPT_TILE:
+            return  # mostly reads weights
+        each_s = max(seconds - self._decode_s(tokens), _LEAST_S) / prompt_tokens
+        known_s = self._each_s(context) if self._prompt_token_s else each_s
+        more = min(each_s / known_s, 2.0) - 1
+        at = rounded(round(context / _CONTEXT))
+        if at not in self._prompt_token_s:
+            self._prompt_token_s[at] = known_s * (1 + more)
+            return
+        for other in self._prompt_token_s:
+            self._prompt_token_s[other] *= 1 + (_NEW_PROMPT if other == at else _NEW) * more
+
+    def room_s(self, tokens: int, target_s: float) -> float:
+        """Return the seconds for prompts in a step beside `tokens` others that takes `target_s`, or twice its time
+        without prompts if that is more. Occasionally 0, to measure a step without prompts.
         """
         if self._since_plain >= _PLAIN_AFTER:
             self._since_plain = 0
-            return 0
+            return 0.0
+        decode_s = self._decode_s(tokens)
+        return max(_AIM * max(target_s, 2 * decode_s) - decode_s, _LEAST_S)
+
+    def prompt_tokens(self, room_s: float, tokens: int, context: int) -> int:
+        """Return how many tokens of a prompt, after `context` computed ones, take `room_s`; at least PROMPT_TILE, and
+        otherwise so many that with `tokens` others they fill whole tiles, since a part of a tile costs as much.
+        """
         if not self._prompt_token_s:
             return _FIRST_PROMPT_TOKENS
-        decode_s = self._decode_s(tokens)
-        room_s = _AIM * max(target_s, 2 * decode_s) - decode_s
-        rows = tokens + int(room_s / self._prompt_token_s)
+        most = room_s / self._each_s(context)  # if the context did not grow
+        rows = tokens + int(room_s / self._each_s(context + most / 2))
         return max(PROMPT_TILE, rows // PROMPT_TILE * PROMPT_TILE - tokens)
+
+    def left_s(self, room_s: float, prompt_tokens: int, context: int) -> float:
+        """Return what so many tokens of a prompt, after `context` computed ones, leave of `room_s`; 0 if no other
+        PROMPT_TILE has room in it.
+        """
+        if not self._prompt_token_s:
+            return 0.0
+        each_s = self._each_s(context + prompt_tokens / 2)
+        left_s = room_s - prompt_tokens * each_s
+        return left_s if left_s >= PROMPT_TILE * each_s else 0.0
+
+    def _each_s(self, context: float) -> float:
+        """Return the seconds of a prompt token after `context` tokens. At least one was measured."""
+        contexts = sorted(self._prompt_token_s)
+        return float(np.interp(context / _CONTEXT, contexts, [self._prompt_token_s[one] for one in contexts]))
 
     def _decode_s(self, tokens: int) -> float:
         """Return the time without prompts; 0 while unknown, so that a step's whole time counts for its prompts."""

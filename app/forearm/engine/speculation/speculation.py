@@ -117,7 +117,9 @@ class Speculation:
         if len(newest) < len(slices):
             decoded = sum(piece.end - piece.start for piece in newest)
             tokens = sum(piece.end - piece.start for piece in slices) - decoded
-            self.times.observe_prompts(decoded + drafts, tokens, seconds)
+            prompts = [piece for piece in slices if piece not in newest]
+            context = sum((piece.start + piece.end) / 2 * (piece.end - piece.start) for piece in prompts) / tokens
+            self.times.observe_prompts(decoded + drafts, tokens, context, seconds)
         elif not [piece for piece in slices if piece.certain]:
             self._gain.step(sum([piece.end - piece.start for piece in slices]) + drafts, drafts, seconds)
 
