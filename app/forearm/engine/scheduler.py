@@ -141,10 +141,12 @@ class Scheduler:
         return step.slices
 
     def _room_s(self) -> float:
-        """Return how many seconds the prompts of the next step may take; infinity: the whole budget."""
+        """Return how many seconds the prompts of the next step may take; infinity: no bound, or there are none."""
         limits = self.limits
         growing = sum(sequence.grows for sequence in self.running) if limits.target_itl_s else 0
-        return math.inf if not growing or limits.whole_prompts else self.times.room_s(growing, limits.target_itl_s)
+        if not growing or limits.whole_prompts or (growing == len(self.running) and not self.queue.ranked):
+            return math.inf
+        return self.times.room_s(growing, limits.target_itl_s)
 
     def _admit(self, step: _Step) -> None:
         """Admit waiting sequences in their turns; if one is ready but does not fit, those behind it wait too."""
@@ -240,7 +242,7 @@ class _Step:
         """
         room = min(self.tokens, self.rows) if sequence.to_score else self.tokens
         most = min(sequence.computable, room - others, self.limits.slice_tokens or room)
-        if sequence.grows or self.room_s == math.inf:
+        if self.room_s == math.inf or sequence.grows:
             return most
         if self.room_s <= 0:
             return 0
