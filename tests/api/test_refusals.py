@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from forearm.api.generation.unsupported import ClientWarnings
 from forearm.api.pooling.pooled import ServingPooling
 from forearm.api.pooling.request_bodies import EmbeddingRequest
 from forearm.errors import InvalidRequest
+from forearm.model.pooling.adapters import Adapter
 from forearm.model.pooling.pooling import PoolingPlan
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
@@ -221,4 +223,9 @@ def test_a_task_of_jina_embeddings_v3_is_refused_because_its_adapters_are_not_th
 
     assert pooling.plan_of(EmbeddingRequest(input="x"), "Embeddings") is plan
     with pytest.raises(InvalidRequest, match=r"task is 'retrieval\.query': jina-embeddings-v3 is served"):
+        pooling.plan_of(EmbeddingRequest(input="x", task="retrieval.query"), "Embeddings")
+
+    pooling.plan = replace(plan, model_type="xlm-roberta", adapter=Adapter("text-matching", 1, 2, 0.25))
+    assert pooling.plan_of(EmbeddingRequest(input="x", task="text-matching"), "Embeddings") is pooling.plan
+    with pytest.raises(InvalidRequest, match=r"task is 'retrieval\.query': this server has the adapter of text-match"):
         pooling.plan_of(EmbeddingRequest(input="x", task="retrieval.query"), "Embeddings")

@@ -126,6 +126,12 @@ class ServingPooling:
                 f"task is {task!r:.100}: jina-embeddings-v3 is served without the adapters of its tasks; leave it out",
                 "task",
             )
+        if task is not None and plan.adapter is not None and task != plan.adapter.task:
+            raise InvalidRequest(
+                f"task is {task!r:.100}: this server has the adapter of {plan.adapter.task}; another one is chosen at "
+                "its start (--hf-overrides '{\"default_task\": …}')",
+                "task",
+            )
         return plan
 
     def limit_of(self, body: PoolingFields) -> int | None:

@@ -35,6 +35,7 @@ from forearm.model.checkpoint import calibration, source_check
 from forearm.model.checkpoint.cache_room import ERRORS, RECORD, WEIGHTS, drop, make_room
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.rounding_errors import NOTHING_ROUNDED, RoundingErrors
+from forearm.model.pooling.adapters import AdaptedTensor
 from forearm.model.quantization.codes import CodedMatrix
 from forearm.model.quantization.rotation import VERSION
 
@@ -87,6 +88,7 @@ def key_of(checkpoint: Checkpoint, tokenizer: Path | None = None) -> str:
     formats = {name: repr(format) for name, format in sorted(checkpoint.formats.items())}
     if checkpoint.config.dense:
         settings += repr(checkpoint.config.dense)
+    settings += "".join({repr(one.adapter) for _, one in checkpoint.sources if isinstance(one, AdaptedTensor)})
     rotation = VERSION if checkpoint.rotated else 0
     if checkpoint.calibrated:
         vocabulary = (tokenizer or checkpoint.folder) / "tokenizer.json"

@@ -39,6 +39,7 @@ from forearm.model.checkpoint.weight_cache import (
 )
 from forearm.model.families.config import WeightFormat
 from forearm.model.families.matrices import matrices
+from forearm.model.pooling.adapters import AdaptedTensor
 from forearm.model.quantization.codes import CodedMatrix, Codes, dequantized, expressed
 from forearm.model.quantization.quality import log_loss
 
@@ -211,12 +212,12 @@ class Loader:
             target.load_vector(part.name, part.vector(self._files.mapping(stored.path), stored), part.at)
             self._bar.update(stored_bytes(part, stored))
         else:
-            mapping = self._files.mapping(stored.path)
+            files, mapping = self._files, self._files.mapping(stored.path)
             row_bytes = (stored.end - stored.begin) // stored.shape[0]
             step = max(1, PIECE_BYTES // row_bytes)
             for row in range(0, part.shape[0], step):
                 piece = part.rows(row, min(row + step, part.shape[0]))
-                values = mapping.rows(stored, piece)
+                values = stored.rows(files, piece) if isinstance(stored, AdaptedTensor) else mapping.rows(stored, piece)
                 target.load_matrix(part.name, values, stored.float_dtype, part.at + row, importance)
                 mapping.release(stored.begin + piece.start * row_bytes, stored.begin + (piece[-1] + 1) * row_bytes)
                 self._bar.update(len(piece) * row_bytes)

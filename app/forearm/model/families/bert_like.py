@@ -94,7 +94,13 @@ def bert(inputs: FamilyInputs) -> ModelConfig:
 
 
 def roberta(inputs: FamilyInputs) -> ModelConfig:
-    """RoBERTa and XLM-RoBERTa (bge-m3, multilingual-e5): BERT with positions from the padding token's id + 1 on."""
+    """RoBERTa and XLM-RoBERTa (bge-m3, multilingual-e5): BERT with positions from the padding token's id + 1 on.
+
+    The published jina-embeddings-v3 is of this type, too, and has rotary angles instead.
+    """
+    keys = inputs.keys
+    if keys.get("position_embedding_type") == "rotary":
+        return jina_v3(inputs.with_defaults(rope_theta=keys.number("rotary_emb_base", 10_000.0)))
     inputs = inputs.with_defaults(pad_token_id=1, max_position_embeddings=512)
     return _learned(inputs, inputs.keys.integer("pad_token_id") + 1, _BERT)
 
@@ -188,7 +194,7 @@ def gte(inputs: FamilyInputs) -> ModelConfig:
 
 
 def jina_v3(inputs: FamilyInputs) -> ModelConfig:
-    """jina-embeddings-v3 in transformers' form, without its adapters: XLM-RoBERTa with rotary angles."""
+    """jina-embeddings-v3-hf, the form of transformers, without adapters: XLM-RoBERTa with rotary angles."""
     defaults = {"rope_theta": 20_000.0, "max_position_embeddings": 8194, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
     return _rotary(inputs.with_defaults(**defaults), _JINA, gated=False, biases=True)
 

@@ -131,6 +131,7 @@ def check_architecture(keys: Keys, pooled: bool = False) -> None:
             "ForMaskedLM",
             "ForSequenceClassification",
             "HF_ColBERT",
+            "XLMRobertaLoRA",  # of models made of jina-embeddings-v3
         )
         if names and not str(names[0]).endswith(served):
             raise keys.wrong("architectures", f"a ...{', ...'.join(served[2:])} or ...{served[0]}")

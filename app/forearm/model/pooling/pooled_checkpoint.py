@@ -9,6 +9,7 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import StoredTensor, read_tensors, read_torch
 from forearm.model.families.config import Dense, ModelConfig
 from forearm.model.families.keys import read_json
+from forearm.model.pooling.adapters import with_adapter
 from forearm.model.pooling.pooling import PoolingPlan
 
 
@@ -34,7 +35,7 @@ def with_pooling(
     # The first BERT checkpoints call weight and bias of a LayerNorm gamma and beta.
     tensors = {
         name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): tensor
-        for name, tensor in tensors.items()
+        for name, tensor in with_adapter(tensors, plan.adapter).items()
     }
     for index, at in plan.dense_folders.items():
         for name, tensor in read_tensors(at).items():

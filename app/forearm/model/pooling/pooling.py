@@ -20,6 +20,7 @@ from forearm.model.families.decoder import ACTIVATIONS
 from forearm.model.families.encoders import ENCODERS
 from forearm.model.families.keys import Keys, read_json
 from forearm.model.families.overrides import ROPE
+from forearm.model.pooling.adapters import TASK_KEY, Adapter, adapter_of
 from forearm.model.pooling.sentence_transformers import SentenceModules, read_modules
 from forearm.model.pooling.token_heads import BGE_M3, TokenHead, bge_m3_heads, lexical_weights
 
@@ -39,8 +40,8 @@ COLBERT = "HF_ColBERT"
 _POOLS: dict[str, Pool] = {"MEAN": "mean", "CLS": "cls", "LAST": "last"}
 # Keys of config.json that --hf-overrides may change besides those of the rotary angles.
 _OVERRIDES = (
-    "architectures", "classifier_from_token", "is_matryoshka", "is_original_qwen3_reranker", "matryoshka_dimensions",
-    "num_labels", "problem_type",
+    "architectures", "classifier_from_token", TASK_KEY, "is_matryoshka", "is_original_qwen3_reranker",
+    "matryoshka_dimensions", "num_labels", "problem_type",
 )  # fmt: skip
 
 
@@ -63,7 +64,7 @@ class PoolingPlan:
     any. late_interaction: each token has a vector of its own, and two texts are compared by all of theirs (ColBERT).
     token_heads: the heads of tasks that have their own. default_dimensions: the length of a request that gives none.
     max_tokens: the longest text, if the model's authors give one. from_tokens: scores come from the output head's rows
-    of these tokens.
+    of these tokens. adapter: of the task that the vectors are for, if the checkpoint has adapters.
     """
 
     kind: Kind
@@ -80,6 +81,7 @@ class PoolingPlan:
     from_tokens: tuple[str, ...] = ()
     late_interaction: bool = False
     token_heads: Mapping[Task, TokenHead] = field(default_factory=dict)
+    adapter: Adapter | None = None
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -135,7 +137,7 @@ def pooling_plan(folder: Path, asked: PoolingAsked) -> PoolingPlan | None:
         if plan.kind == "embed" and keys.text("model_type") == "xlm-roberta":
             heads = bge_m3_heads(folder, keys, _architecture(keys) == BGE_M3)
             plan = replace(plan, token_heads=dict(zip(("token_embed", "token_classify"), heads, strict=False)))
-    plan = replace(plan, model_type=keys.text("model_type"))
+    plan = replace(plan, model_type=keys.text("model_type"), adapter=adapter_of(keys))
     return _configured(plan, asked.pooler_config or {})
 
 

@@ -1,0 +1,110 @@
+"""Adapters of jina-embeddings-v3: low-rank products, one a task, that are added to its matrices as they are read.
+
+The published checkpoint stores a matrix as `parametrizations.weight.original`, beside `0.lora_A` and `0.lora_B` with
+those of all tasks. A server has the adapter of one task, as vLLM's has. Source: Sturua et al. 2024, arXiv:2409.10173.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from forearm.errors import ConfigError
+from forearm.model.checkpoint.shards import FLOATS, Files, StoredTensor, widened
+from forearm.model.families.config import DTypeName
+from forearm.model.families.keys import Keys
+
+if TYPE_CHECKING:
+    from forearm.array_types import Float32Array
+
+TASK_KEY = "default_task"  # the name that the model's own code has for the choice
+_DEFAULT = "text-matching"  # what vLLM serves
+_MARK = ".parametrizations.weight."
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """The adapter that is served. number: its place among those of the checkpoint; scale: of its products."""
+
+    task: str
+    number: int
+    count: int
+    scale: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptedTensor(StoredTensor):
+    """A float matrix and the adapter's product that is added to it.
+
+    left: [tasks, rows, rank]; right: [tasks, rank, columns].
+    """
+
+    left: StoredTensor
+    right: StoredTensor
+    adapter: Adapter
+
+    @property
+    def float_dtype(self) -> DTypeName:
+        """The dtype of the sum."""
+        return "float32"
+
+    def rows(self, files: Files, rows: range) -> Float32Array:
+        """Return rows of the sum, float32 [rows, columns]."""
+        import numpy as np
+
+        own = widened(files.mapping(self.path).rows(self, rows), FLOATS[self.dtype][0])
+        left, right = (files.floats(one)[self.adapter.number] for one in (self.left, self.right))
+        found: Float32Array = own + np.float32(self.adapter.scale) * (left[rows.start : rows.stop : rows.step] @ right)
+        return found
+
+
+def adapter_of(keys: Keys) -> Adapter | None:
+    """Return the adapter that config.json, or --hf-overrides, chooses; None if the model has none.
+
+    Raises: ConfigError naming the key.
+    """
+    tasks = keys.get("lora_adaptations")
+    if not tasks:
+        return None
+    if not isinstance(tasks, list) or not all(isinstance(task, str) for task in tasks):
+        raise keys.wrong("lora_adaptations", "a list of names")
+    task = keys.text(TASK_KEY, _DEFAULT)
+    if task not in tasks:
+        raise keys.wrong(TASK_KEY, f"one of {', '.join(tasks)}")
+    scale = keys.number("lora_alpha", 1.0) / keys.integer("lora_rank")
+    return Adapter(task, tasks.index(task), len(tasks), scale)
+
+
+def with_adapter(tensors: Mapping[str, StoredTensor], adapter: Adapter | None) -> dict[str, StoredTensor]:
+    """Return the tensors with matrices that an adapter changes under their plain names, and without its own.
+
+    Raises: ConfigError naming a tensor that is missing or has another shape.
+    """
+    found: dict[str, StoredTensor] = {}
+    for name, tensor in tensors.items():
+        module, parametrized, which = name.partition(_MARK)
+        if not parametrized:
+            found[name] = tensor
+        elif which == "original":
+            names = [f"{module}{_MARK}0.lora_{letter}" for letter in "BA"]
+            pair = [tensors[one] for one in names if one in tensors]
+            if adapter is None or len(tensor.shape) != 2 or len(pair) != 2:
+                raise ConfigError(
+                    f"{tensor.path}: {name} needs {' and '.join(names)}, and lora_adaptations in config.json"
+                )
+            rows, columns = tensor.shape
+            for left, right in (pair, pair[::-1]):  # the other way round for embeddings
+                rank = left.shape[-1]
+                if (left.shape, right.shape) == ((adapter.count, rows, rank), (adapter.count, rank, columns)):
+                    plain = {one.name: getattr(tensor, one.name) for one in fields(StoredTensor)}
+                    plain["name"] = f"{module}.weight"
+                    found[f"{module}.weight"] = AdaptedTensor(**plain, left=left, right=right, adapter=adapter)
+                    break
+            else:
+                shapes = ", ".join(str(list(one.shape)) for one in pair)
+                raise ConfigError(
+                    f"{tensor.path}: {' and '.join(names)} are {shapes}; with {adapter.count} tasks they do not fit "
+                    f"{name}, {[rows, columns]}"
+                )
+    return found
