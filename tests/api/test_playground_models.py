@@ -184,7 +184,7 @@ def test_presets_are_kept_used_deleted_exported_and_imported(page: Page, tmp_pat
     page.get_by_role("button", name="Delete").click()
     expect(page.locator("#preset option")).to_have_count(1)
     page.get_by_role("button", name="Chats", exact=True).click()
-    page.get_by_label("Import JSON").set_input_files(file)
+    page.get_by_label("Import (JSON, Markdown)").set_input_files(file)
     expect(page.locator("#chats-state")).to_contain_text("1 presets")
     settings(page)
     expect(page.locator("#preset option")).to_have_text(["Choose…", "brief"])

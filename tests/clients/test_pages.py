@@ -1,4 +1,4 @@
-"""docs/clients.md and docs/chat.ipynb, run unchanged except for the address."""
+"""docs/clients.md and the notebooks, run unchanged except for the address or the model."""
 
 from __future__ import annotations
 
@@ -112,12 +112,20 @@ def test_the_provider_that_codex_is_told(served: Served) -> None:
         assert "ice" in client.responses.create(model=told["model"], input="What is a glacier?").output_text
 
 
-def test_the_cells_of_the_notebook(served: Served) -> None:
-    cells = json.loads((DOCS / "chat.ipynb").read_text())["cells"]
-    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    assert len(code) == 4
-    assert [cell["outputs"] for cell in cells if cell["cell_type"] == "code"] == [[]] * 4
+def cells(notebook: str, count: int) -> str:
+    """Return the code of a notebook, which has no outputs, and a check of its last answer."""
+    found = [cell for cell in json.loads((DOCS / notebook).read_text())["cells"] if cell["cell_type"] == "code"]
+    assert [cell["outputs"] for cell in found] == [[]] * count
+    return "\n".join([*("".join(cell["source"]) for cell in found), "assert set(city) == {'name', 'large'}"])
 
-    program = "\n".join([*code, "assert set(city) == {'name', 'large'}"]).replace("http://localhost:8000", served.url)
+
+def test_the_cells_of_the_notebook(served: Served) -> None:
+    program = cells("chat.ipynb", 4).replace("http://localhost:8000", served.url)
+
+    assert "ice" in printed(sys.executable, "-", text=program)
+
+
+def test_the_cells_of_the_notebook_without_a_server() -> None:
+    program = cells("offline.ipynb", 5).replace(f'"{MODEL}"', '""')  # the demonstration model
 
     assert "ice" in printed(sys.executable, "-", text=program)

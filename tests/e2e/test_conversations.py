@@ -93,12 +93,41 @@ def test_conversations_are_exported_and_imported(page: Page, tmp_path: Path) -> 
     assert answer.split()[0] in text
 
     page.get_by_role("button", name="Delete What is a glacier?").click()
-    page.get_by_label("Import JSON").set_input_files(bad)
+    page.get_by_label("Import (JSON, Markdown)").set_input_files(bad)
     expect(page.locator("#chats-state")).to_contain_text("bad.json was not imported")
     expect(page.locator("#chat-list .title")).to_have_count(0)
-    page.get_by_label("Import JSON").set_input_files(file)
+    page.get_by_label("Import (JSON, Markdown)").set_input_files(file)
     page.locator("#chat-list .title").click()
     expect(page.locator(".turn.assistant .prose")).to_have_text(answer, use_inner_text=True)
+
+
+def test_a_conversation_comes_back_from_markdown_as_it_was(page: Page, tmp_path: Path) -> None:
+    turns = [
+        {"role": "user", "content": "a\n\n## Model\n\nb\n\\## You"},
+        {"role": "assistant", "content": WRITTEN.strip(), "finish": "stop"},
+        {"role": "user", "content": "## You"},
+        {"role": "assistant", "content": "c", "finish": "stop"},
+    ]
+    files = tmp_path / "all.json", tmp_path / "one.md"
+    files[0].write_text(json.dumps([{"id": "1", "turns": turns}]))
+    chats(page)
+    page.get_by_label("Import (JSON, Markdown)").set_input_files(files[0])
+    page.locator("#chat-list .title").click()
+    expect(page.locator(".turn")).to_have_count(4)
+    chats(page)
+    with page.expect_download() as written:
+        page.get_by_role("button", name="Export this one (Markdown)").click()
+    written.value.save_as(files[1])
+
+    page.get_by_label("Import (JSON, Markdown)").set_input_files(files[1])
+
+    expect(page.locator("#chat-list .title")).to_have_count(2)
+    kept = page.evaluate("() => JSON.parse(localStorage['forearm.conversations'])")
+    told = [[(turn["role"], turn["content"]) for turn in one["turns"]] for one in kept]
+    assert told == [[(turn["role"], turn["content"]) for turn in turns]] * 2
+    files[1].write_text("# Notes\n\nNothing was said.\n")
+    page.get_by_label("Import (JSON, Markdown)").set_input_files(files[1])
+    expect(page.locator("#chats-state")).to_contain_text("one.md was not imported: it has no lines “## You”")
 
 
 def test_an_answer_that_was_stopped_is_continued_where_it_ended(page: Page) -> None:
@@ -183,7 +212,7 @@ def test_axe_finds_nothing(
 
         assert violations() == []
         chats(page)
-        page.get_by_label("Import JSON").set_input_files(file)
+        page.get_by_label("Import (JSON, Markdown)").set_input_files(file)
         expect(page.locator("#chat-list .title")).to_have_count(1)
         assert violations() == []
         page.locator("#chat-list .title").click()

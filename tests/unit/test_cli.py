@@ -148,6 +148,8 @@ def test_help_of_serve_lists_every_flag(capsys: pytest.CaptureFixture[str]) -> N
 def test_help_has_parts_with_defaults_and_choices(capsys: pytest.CaptureFixture[str]) -> None:
     for words, told, untold in (
         (["help", "serve"], "--max-num-seqs", "no such"),
+        (["serve", "--help=all"], "--max-num-seqs", "no such"),
+        (["help", "bench", "latency"], "--num-iters-warmup", "--random-input-len"),
         (["serve", "--help=supervisor"], "--data-parallel-size", "--max-num-seqs"),
         (["serve", "--help=max-num-seqs"], "(default: 128)", "--runner"),
         (["serve", "--help=--runner"], "{auto,generate,pooling}", "--max-num-seqs"),

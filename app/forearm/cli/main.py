@@ -53,8 +53,8 @@ Hugging Face id (owner/name, or owner/name:Q4_K_M for a GGUF file of a repositor
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns: its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] == ["help"] and words[1:]:  # forearm help serve
-        words = [words[1], "--help"]
+    if words[:1] == ["help"] and words[1:]:  # forearm help serve, forearm help bench latency
+        words = [*words[1:], "--help"]
     name, status = words[0] if words else "", 0
     try:
         if name == "--version":

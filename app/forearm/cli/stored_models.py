@@ -171,7 +171,7 @@ def _named(name: str, models: Sequence[StoredModel]) -> StoredModel:
     near = get_close_matches(name.lower(), by_name, n=1)
     parts = [model.name for model in models if model.name.lower().startswith(f"{name.lower()}:")]
     asked = f"; name one of {', '.join(parts)}" if parts else f"; did you mean {by_name[near[0]].name}?" if near else ""
-    raise ConfigError(f"{name} is not in the cache{asked or '; see forearm list'}")
+    raise ConfigError(f"{name} is not in the cache{asked or '; see forearm list, or download it: forearm pull'}")
 
 
 def _addresses(place: Path, servers: Sequence[RunningServer]) -> str:

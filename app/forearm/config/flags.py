@@ -53,6 +53,8 @@ class CommandParser(argparse.ArgumentParser):
         Raises: ConfigError with the groups if there is none.
         """
         name = word.lstrip("-").replace("_", "-").lower()
+        if name == "all":  # vLLM's word for the whole
+            return self.format_help()
         groups = {group.title or "": group._group_actions for group in self._action_groups}
         found = groups.get(name) or [a for a in self._actions if f"--{name}" in a.option_strings]
         found = found or [a for a in self._actions if any(name in flag for flag in a.option_strings)]

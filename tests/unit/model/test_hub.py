@@ -84,6 +84,24 @@ def test_what_is_neither_folder_nor_id_is_refused(model: str) -> None:
         find_model(model)
 
 
+@pytest.mark.parametrize("model", ["./x.gguf", "x.gguf", "models/x-Q4_K_M.gguf", "/no/model.safetensors"])
+def test_a_missing_file_is_called_a_file(model: str) -> None:
+    with pytest.raises(ConfigError, match="there is no such file"):
+        find_model(model)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("/" + "x" * 300, "File name too long"),
+        ("~nobody-of-that-name/model", "home directory"),
+    ],
+)
+def test_a_path_that_cannot_be_looked_at_is_refused(model: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        find_model(model)
+
+
 def test_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").touch()
 

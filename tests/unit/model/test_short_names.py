@@ -42,6 +42,7 @@ def test_sizes_ascend_and_stand_for_one_quantization_of_a_repository(name: str) 
         ("qwen3", 19, "Qwen/Qwen3-8B-GGUF:Q4_K_M"),
         ("qwen3:latest", 512, "Qwen/Qwen3-32B-GGUF:Q4_K_M"),
         ("llama3.3", 8, "bartowski/Llama-3.3-70B-Instruct-GGUF:Q4_K_M"),  # the only one
+        ("gemma4:4b", 8, "unsloth/gemma-4-E4B-it-GGUF:Q4_K_M"),
         ("qwen/qwen3", 8, "qwen/qwen3"),
         ("gpt2", 8, "gpt2"),
         ("", 8, ""),

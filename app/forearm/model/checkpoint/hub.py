@@ -26,6 +26,7 @@ _HEADS = ["sparse_linear.pt", "colbert_linear.pt"]  # of bge-m3 (token_heads.py)
 _ALLOW = ["*.safetensors", *_TEXT, *_HEADS]
 _TORCH = ["pytorch_model.bin", "pytorch_model-?????-of-?????.bin"]  # and their index, which _TEXT has
 IGNORED = ["[!0-9]*/*.safetensors", "[!0-9]*/*.json", "consolidated*"]
+_FILES = (".gguf", ".safetensors", ".bin", ".json")  # what ends so is a path to a file, not a folder or an id
 _ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
 
 
@@ -92,22 +93,27 @@ def local_model(model: str, kind: str = "model") -> Path | None:
         )
     if not model:
         return DEMO_MODEL
-    path = Path(model).expanduser()
-    if path.is_dir():
+    try:
+        path = Path(model).expanduser()
+        is_there, is_folder = path.exists(), path.is_dir()
+    except (OSError, RuntimeError) as problem:  # no right to look there, a name too long, ~ of an unknown user
+        raise ConfigError(f"{kind} {model[:200]!r}: {getattr(problem, 'strerror', problem)}") from None
+    if is_folder:
         folder = _closed(path.resolve())
         files = [] if any(folder.glob("*.safetensors")) else sorted(folder.glob("*.gguf"))
         first = [file for file in files if "-of-" not in file.name or "-00001-of-" in file.name]  # part of a split file
         if files and len(first) != 1:
             raise ConfigError(f"{folder} has {', '.join(file.name for file in files)}; give the one to serve")
         return first[0] if first else folder
-    if path.exists():
+    if is_there:
         if path.suffix == ".gguf":
             return path.absolute()  # the hub's cache links to files with other names: the link keeps the .gguf name
         raise ConfigError(
             f"{kind} {model!r} is a file; give the folder of a model, with its config.json and weights, or a .gguf"
         )
-    if model.startswith((".", "/", "~")) or not _ID.fullmatch(model):
-        missing = "file" if path.suffix == ".gguf" else "folder"
+    is_file = path.suffix in _FILES
+    if is_file or model.startswith((".", "/", "~")) or not _ID.fullmatch(model):
+        missing = "file" if is_file else "folder"
         raise ConfigError(f"{kind} {model!r}: there is no such {missing}, and it is no Hugging Face id (owner/name)")
     return None
 

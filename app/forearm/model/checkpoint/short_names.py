@@ -119,6 +119,7 @@ def full_name(model: str, memory_bytes: int = 0) -> str:
         room = _MEMORY_SHARE * memory_bytes
         fitting = [one for one in sizes.values() if one.parameters * _BYTES_A_PARAMETER <= room]
         return (fitting or list(sizes.values())[:1])[-1].file
+    label = label if label in sizes else f"e{label}"  # gemma4:4b is gemma4:e4b, of 4 billion effective parameters
     if label not in sizes:
         raise ConfigError(f"model {model!r}: there is no such size; write {' or '.join(f'{name}:{s}' for s in sizes)}")
     return sizes[label].file

@@ -1,6 +1,6 @@
 // The panel that lists conversations. `acts`: all(), current(), open(one), changed(), removed(one), added(several).
 
-import { asMarkdown, matching, read, titleOf } from "./conversations.js";
+import { asMarkdown, fromMarkdown, matching, read, titleOf } from "./conversations.js";
 import { button, by, make } from "./dom.js";
 import { keepPresets, presets, readPresets } from "./settings.js";
 
@@ -13,7 +13,7 @@ export class Chats {
     by("import").addEventListener("change", async () => {
       const [file] = by("import").files;
       try {
-        const content = JSON.parse(await file.text());
+        const text = await file.text(), content = /\.(md|markdown)$/i.test(file.name) ? fromMarkdown(text) : JSON.parse(text);
         const found = read(content?.conversations ?? content), more = readPresets(content?.presets ?? []);
         keepPresets(more);
         acts.added(found);

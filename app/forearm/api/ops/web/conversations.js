@@ -43,8 +43,26 @@ export function read(all) {
   return all.map((one) => ({ ...begin(one.turns.map(turn), String(one.title ?? "")), id: String(one.id), changed: Number(one.changed) || 0 }));
 }
 
+const NAMES = { user: "You", assistant: "Model", tool: "Tool result" };
+const HEADING = /^## (You|Model|Tool result)$/m;
+
+// A line of a turn that looks like the heading of another one has a \ before it.
 export function asMarkdown(one) {
-  const names = { user: "You", assistant: "Model", tool: "Tool result" };
   const calls = (turn) => (turn.calls ?? []).map(({ name, text }) => `\n\n\`${name}(${text})\``).join("");
-  return `# ${titleOf(one)}\n\n${one.turns.map((turn) => `## ${names[turn.role]}\n\n${turn.content}${calls(turn)}\n`).join("\n")}`;
+  const text = (turn) => `${turn.content}${calls(turn)}`.replace(/^(\\*## (?:You|Model|Tool result))$/gm, "\\$1");
+  return `# ${titleOf(one).replace(/\s+/g, " ")}\n\n${one.turns.map((turn) => `## ${NAMES[turn.role]}\n\n${text(turn)}\n`).join("\n")}`;
+}
+
+// The conversation, alone in a list, of a text as asMarkdown writes it. Throws where it is none, or has results of tools: their calls are not told apart.
+export function fromMarkdown(text) {
+  const [head, ...parts] = text.replaceAll("\r\n", "\n").split(HEADING);
+  const title = head.match(/^# (.+)\n/)?.[1] ?? "";
+  if (!parts.length) throw new Error("it has no lines “## You” and “## Model”");
+  if (parts.includes("Tool result")) throw new Error("results of tools are imported from JSON alone");
+  const turns = [];
+  for (let i = 0; i < parts.length; i += 2) {
+    const content = parts[i + 1].replace(/^\n+|\n+$/g, "").replace(/^\\(\\*## (?:You|Model|Tool result))$/gm, "$1");
+    turns.push({ role: parts[i] === "You" ? "user" : "assistant", content, ...(parts[i] === "You" ? {} : { finish: "stop" }) });
+  }
+  return [begin(turns, title)];
 }
