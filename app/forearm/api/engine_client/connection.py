@@ -14,7 +14,9 @@ from forearm.errors import EngineUnavailable, ForearmError
 
 log = logging.getLogger(__name__)
 
-_FIRST_RETRY_S, _LAST_RETRY_S = 0.02, 0.2  # short, because connecting to a Unix socket costs little
+# Short, because connecting to a Unix socket costs little. The pause grows slowly: an engine that becomes ready a moment
+# after its workers waits for them a quarter of that moment at most.
+_FIRST_RETRY_S, _LAST_RETRY_S, _RETRY_GROWTH = 0.02, 0.2, 1.25
 _ANSWER_TIMEOUT_S = 5.0  # a thread of the engine answers queries at once, even during a step, unless it hangs
 _HEAD_BYTES = 4
 
@@ -133,7 +135,7 @@ class EngineConnection:
             except OSError:
                 self.attempted.set()
                 await asyncio.sleep(retry_s)
-                retry_s = min(2 * retry_s, _LAST_RETRY_S)
+                retry_s = min(_RETRY_GROWTH * retry_s, _LAST_RETRY_S)
                 continue
             try:
                 while True:

@@ -29,9 +29,7 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
-_FILES = {
-    path.relative_to(_FOLDER).as_posix(): path.read_bytes() for path in _FOLDER.rglob("*") if path.suffix in _TYPES
-}
+_FILES = {path.relative_to(_FOLDER).as_posix(): path for path in _FOLDER.rglob("*") if path.suffix in _TYPES}
 # Open paths: without a key the page only asks for one.
 PATHS = frozenset(("/", *(f"/playground/{name}" for name in _FILES)))
 
@@ -42,7 +40,7 @@ router = APIRouter(include_in_schema=False)
 async def page(request: Request) -> Response:
     """Return the page, with links under the path at which a proxy offers this server."""
     root = request.scope.get("root_path", "")
-    content = _FILES["index.html"].replace(b'="playground/', f'="{root}/playground/'.encode())
+    content = _FILES["index.html"].read_bytes().replace(b'="playground/', f'="{root}/playground/'.encode())
     return _file(request, "index.html", content.replace(b'href="metrics"', f'href="{root}/metrics"'.encode()))
 
 
@@ -51,7 +49,7 @@ async def part(request: Request, name: str) -> Response:
     """Return a file of the page."""
     if name not in _FILES or name == "index.html":
         raise HTTPException(404, f"there is no {name[:100]!r}")
-    return _file(request, name, _FILES[name])
+    return _file(request, name, _FILES[name].read_bytes())
 
 
 def _file(request: Request, name: str, content: bytes) -> Response:

@@ -31,7 +31,7 @@ _WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth", ".onnx", ".h5", ".ms
 
 
 class _Content(msgspec.Struct, array_like=True):
-    """The fields of TokenizerParts. rust: tokenizer.json's text."""
+    """The fields of TokenizerParts. rust: tokenizer.json's text, BPE's merges as "a b"."""
 
     special_tokens_map: dict[str, str]
     chat_template: Any
@@ -70,9 +70,14 @@ def write_cached_tokenizer(cache: Path, source: Path, parts: TokenizerParts, mos
 
     most_bytes: --weight-cache-bytes.
     """
-    content = msgspec.msgpack.encode(
-        _Content(parts.special_tokens_map, parts.chat_template, parts.backend_tokenizer.to_str())
-    )
+    rust = parts.backend_tokenizer.to_str()
+    told = msgspec.json.decode(rust)
+    merges = told["model"].get("merges") or []
+    if merges and not any(" " in piece for merge in merges for piece in merge):
+        # from_str reads "a b" in 0.052 s where ["a", "b"] takes it 0.070 (SmolLM2's 49,000 tokens).
+        told["model"]["merges"] = [" ".join(merge) for merge in merges]
+        rust = msgspec.json.encode(told).decode()
+    content = msgspec.msgpack.encode(_Content(parts.special_tokens_map, parts.chat_template, rust))
     place = _place(cache, source)
     part = place.with_suffix(f".{os.getpid()}")  # workers start together: the last one to finish replaces the file
     try:
