@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from tests.api.letters import write_letters
 from tests.model.kept_weights import wait_until_kept
+from tests.unit.model.small_families import SMALL, write_small
 from tests.unit.model.stored import LLAMA, llama, llama_shapes, write
 from tests.unit.model.test_gguf_config import opened
 
@@ -46,7 +47,7 @@ MORE: dict[str, Any] = {
     },
     "bos_token_id": 1, "torch_dtype": "float32", "transformers_version": "4.51.0",
 }  # fmt: skip
-MOST_S = 5  # limit of one case
+MOST_S = 5  # of a core's time, limit of one case
 MOST_BYTES = 3 << 30  # address space beyond what the process uses after all imports
 MOST_LOADED = 64 << 20  # larger models are not loaded here: their size is no fault of the file reader
 ODD: tuple[Any, ...] = (
@@ -194,6 +195,12 @@ def read_folder(folder: Path) -> Answer:
     return Answer(_logits(checkpoint), _read_text(folder), len(checkpoint.config.layers))
 
 
+def read_small(folder: Path) -> Answer:
+    """The model of a folder without a tokenizer."""
+    checkpoint = open_checkpoint(folder, pooling=pooling_plan(folder, PoolingAsked()))
+    return Answer(_logits(checkpoint), (), len(checkpoint.config.layers))
+
+
 def read_gguf_model(folder: Path, cache: str = "") -> Answer:
     """The same of a .gguf file."""
     checkpoint = open_checkpoint(folder / "m.gguf")
@@ -219,8 +226,11 @@ def _logits(checkpoint: Checkpoint, cache: str = "") -> bytes:
     )  # fmt: skip
     wait_until_kept()
     executor.allocate_kv(1)
+    states = np.zeros(1, np.int32) if checkpoint.config.has_states else None
+    if states is not None:
+        executor.allocate_states(1)
     ids, positions, ends, one = (np.array(v, np.int32) for v in ([7, 8, 9, 7], range(4), [0, 4], [0, 1]))
-    executor.forward(ids, positions, ends, one, np.zeros(1, np.int32), np.array([3], np.int32))
+    executor.forward(ids, positions, ends, one, np.zeros(1, np.int32), np.array([3], np.int32), states=states)
     return executor.logits().tobytes()
 
 
@@ -235,6 +245,7 @@ def _read_text(path: Path, cache: str = "") -> tuple[int, ...]:
 
 Break = Callable[[random.Random, bytes], bytes]
 Read = Callable[[Path], Answer]
+SMALL_FILES = "small/*/**/*.json"  # of one model of each family with experts, states, latents, or that looks both ways
 FILES: dict[str, tuple[Break, Read]] = {
     "config.json": (broken_json, read_folder),
     "generation_config.json": (broken_json, read_folder),
@@ -246,15 +257,21 @@ FILES: dict[str, tuple[Break, Read]] = {
     "m.gguf": (broken_gguf, read_gguf_model),
     "cache/*.weights": (broken_weights, read_kept),
     "cache/*.tokenizer": (garbled, read_kept),
+    SMALL_FILES: (lambda dice, content: json.dumps(changed(dice, json.loads(content))).encode(), read_small),
 }
 # A changed value of one of these keys may describe another valid model; a changed value of any other key may not.
 SETTINGS = (
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
+    SMALL_FILES,
 )  # fmt: skip
 
 
 def write_model(folder: Path, file: str) -> None:
-    """A whole one, small: a Llama of random weights with a token a byte."""
+    """A whole one, small: a Llama of random weights with a token a byte; or one of each other family."""
+    if file == SMALL_FILES:
+        for family in SMALL:
+            write_small(folder / "small" / family, family)
+        return
     if file in ("m.gguf", "cache/*.tokenizer"):
         opened(folder, **_gguf_vocabulary())
         if file.startswith("cache/"):
@@ -311,7 +328,7 @@ class Warnings(logging.Handler):
 def outcome(read: Read, folder: Path, told: Warnings, file: str, whole: Answer | None) -> tuple[str, str]:
     """Return the outcome of one case as a word and a text. `whole`: the answer of the unbroken file."""
     told.lines.clear()
-    signal.alarm(MOST_S)
+    signal.setitimer(signal.ITIMER_PROF, MOST_S)
     try:
         answer = read(folder)
     except ConfigError as error:
@@ -319,7 +336,9 @@ def outcome(read: Read, folder: Path, told: Warnings, file: str, whole: Answer |
     except BaseException as error:
         return type(error).__name__, "".join(traceback.format_exception(error))[-3000:]
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    if whole is not None and _numbers(whole) and not _numbers(answer):
+        return "refused", "no numbers: serve's first step ends the start (engine/start.py, warm_up)"
     if whole is None or (answer.logits, answer.ids) == (whole.logits, whole.ids):
         return ("warned", " ".join(told.lines)) if told.lines else ("same", "")
     if answer.layers == whole.layers and (file in SETTINGS or answer.settings != whole.settings):
@@ -327,9 +346,13 @@ def outcome(read: Read, folder: Path, told: Warnings, file: str, whole: Answer |
     return "other model", " ".join(told.lines)
 
 
+def _numbers(answer: Answer) -> bool:
+    return bool(np.isfinite(np.frombuffer(answer.logits, np.float32)).all())
+
+
 def too_slow(*_: object) -> None:
     """Raises: TimeoutError."""
-    raise TimeoutError(f"longer than {MOST_S} s")
+    raise TimeoutError(f"more than {MOST_S} s of a core")
 
 
 def main(file: str, count: int, seed: int) -> None:
@@ -338,21 +361,25 @@ def main(file: str, count: int, seed: int) -> None:
     os.dup2(2, 1)  # printed by the tokenizers library itself
     told = Warnings()
     logging.getLogger().addHandler(told)
-    signal.signal(signal.SIGALRM, too_slow)
+    signal.signal(signal.SIGPROF, too_slow)
     weights.check_source = lambda *_: None  # type: ignore[assignment]  # a process each
     break_, read = FILES[file]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_model(folder, file)
-        (path,) = folder.glob(file)
-        content, whole = path.read_bytes(), read(folder)
-        assert (kind := outcome(read, folder, told, file, whole))[0] == "same", kind
+        paths = sorted(folder.glob(file))
+        roots = [folder / path.relative_to(folder).parents[-3] if file == SMALL_FILES else folder for path in paths]
+        contents, wholes = [path.read_bytes() for path in paths], [read(root) for root in roots]
+        for root, whole in zip(roots, wholes, strict=True):
+            assert (kind := outcome(read, root, told, file, whole))[0] == "same", kind
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + MOST_BYTES, used + MOST_BYTES))
         for number in range(count):
-            path.write_bytes(break_(random.Random(f"{file} {seed} {number}"), content))
+            at = number % len(paths)
+            paths[at].write_bytes(break_(random.Random(f"{file} {seed} {number}"), contents[at]))
             print(json.dumps(number), file=lines)
-            print(json.dumps(outcome(read, folder, told, file, whole)), file=lines)
+            print(json.dumps(outcome(read, roots[at], told, file, wholes[at])), file=lines)
+            paths[at].write_bytes(contents[at])
 
 
 if __name__ == "__main__":

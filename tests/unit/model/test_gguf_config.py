@@ -41,7 +41,8 @@ def opened(
     tensors: dict[str, Any] = {
         f"{name}.weight": np.ones(HIDDEN, np.float32) for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm")
     }
-    vocab = max(VOCAB, len(keys.get("tokenizer.ggml.tokens", ())))
+    tokens = keys.get("tokenizer.ggml.tokens")
+    vocab = max(VOCAB, len(tokens) if isinstance(tokens, list) else 0)
     for name, (rows, columns) in MATRICES.items():
         shape = (vocab if rows == VOCAB else rows, columns)
         kind = (types or {}).get(name, "Q4_K")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.unit.model.stored import LLAMA, llama, llama_shapes, write
-from tests.unit.model.test_gguf_config import HIDDEN, opened
+from tests.unit.model.test_gguf_config import HIDDEN, KEYS, opened
 
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import open_checkpoint
@@ -205,6 +205,30 @@ def test_a_value_out_of_range_is_refused_with_its_key(tmp_path: Path, changes: d
 def test_a_gguf_key_out_of_range_is_refused_by_name(tmp_path: Path, keys: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"m\.gguf"):
         opened(tmp_path, **keys)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "keys"),
+    [
+        ("lfm2", {"block_count": 1 << 31, "shortconv.l_cache": 3, "attention.head_count_kv": 2}),
+        ("qwen35", {"block_count": 1 << 31, "ssm.time_step_rank": 4, "ssm.group_count": 2, "ssm.state_size": 8,
+                    "ssm.inner_size": 32, "ssm.conv_kernel": 4}),
+        ("llama", {"block_count": 1 << 31}),
+    ],
+)  # fmt: skip
+def test_layers_of_a_gguf_file_are_bounded_before_they_are_listed(
+    tmp_path: Path, architecture: str, keys: dict[str, Any]
+) -> None:
+    named = {f"{architecture}.{key.removeprefix('llama.')}": value for key, value in KEYS.items() if key[0] == "l"}
+
+    with pytest.raises(ConfigError, match=r"m\.gguf: num_hidden_layers = \d+; it should be 1 to 1024"):
+        opened(tmp_path, architecture=architecture, **named | {f"{architecture}.{key}": keys[key] for key in keys})
+
+
+@pytest.mark.parametrize("key", ["tokens", "token_type"])
+def test_a_gguf_vocabulary_that_is_no_list_is_refused(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"m\.gguf: tokenizer\.ggml\.{key} = 7; it should be a list"):
+        opened(tmp_path, **{f"tokenizer.ggml.{key}": 7})
 
 
 def test_gguf_tensors_doubled_overlapping_or_misaligned_are_refused(tmp_path: Path) -> None:

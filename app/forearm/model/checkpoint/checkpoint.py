@@ -202,9 +202,17 @@ def _match(
 
     Raises: ConfigError naming tensors that are missing, or one whose shape does not follow from config.json.
     """
+    if len(config.layers) > len(tensors):  # before the names of all parts, of which there may be millions, are made
+        raise ConfigError(
+            f"{folder}: it has {len(tensors)} tensors for {len(config.layers)} layers; download it again, or see "
+            "num_hidden_layers in config.json"
+        )
     by_name: dict[str, list[TensorPart]] = defaultdict(list)
-    for part in parts(config, tensors.keys()):
-        by_name[part.stored].append(part)
+    try:
+        for part in parts(config, tensors.keys()):
+            by_name[part.stored].append(part)
+    except ConfigError as problem:
+        raise ConfigError(f"{folder}: {problem}; see model_type in config.json") from None
     shapes = {name: (_rows(sharing), *sharing[0].stored_shape[1:]) for name, sharing in by_name.items()}
     coded = dict.fromkeys(shapes, None) | {
         name: find(name.removesuffix(".weight"), (shape[0], shape[1]))

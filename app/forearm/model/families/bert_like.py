@@ -102,7 +102,10 @@ def roberta(inputs: FamilyInputs) -> ModelConfig:
     if keys.get("position_embedding_type") == "rotary":
         return jina_v3(inputs.with_defaults(rope_theta=keys.number("rotary_emb_base", 10_000.0)))
     inputs = inputs.with_defaults(pad_token_id=1, max_position_embeddings=512)
-    return _learned(inputs, inputs.keys.integer("pad_token_id") + 1, _BERT)
+    padding = inputs.keys.integer("pad_token_id")
+    if not 0 <= padding < 1024:
+        raise inputs.keys.wrong("pad_token_id", "0 to 1023: the model's positions begin after it")
+    return _learned(inputs, padding + 1, _BERT)
 
 
 def distilbert(inputs: FamilyInputs) -> ModelConfig:

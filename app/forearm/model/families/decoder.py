@@ -151,6 +151,8 @@ def positions(inputs: FamilyInputs, own: int | None = None, longest: int | None 
     Raises: ConfigError if max_model_len is longer.
     """
     own = own or inputs.keys.integer("max_position_embeddings")
+    if own > switches.MOST_POSITIONS:
+        raise ConfigError(f"{inputs.keys.source}: its rope settings stretch the context to {own} tokens; see factor")
     longest = longest or own
     asked = inputs.max_model_len
     if asked is not None and asked > longest and not inputs.allow_longer:
@@ -189,6 +191,9 @@ def lengths_of(inputs: FamilyInputs, settings: Keys) -> Lengths:
     keys = inputs.keys
     most = keys.integer("max_position_embeddings")
     name = "original_max_position_embeddings"
+    for given in (keys, settings):
+        if not 1 <= given.integer(name, most) <= switches.MOST_POSITIONS:
+            raise given.wrong(name, f"1 to {switches.MOST_POSITIONS}")
     original = keys.integer(name, settings.integer(name, most))
     return Lengths(max_positions=most, original=original, max_model_len=inputs.max_model_len or most)
 

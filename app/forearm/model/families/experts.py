@@ -239,7 +239,7 @@ def _llama4_mixers(inputs: FamilyInputs) -> list[Attention]:
     keys, rotated = inputs.keys, layers_with_positions(inputs)
     chunked, full = "chunked_attention", "full_attention"
     kinds = keys.get("layer_types") or [chunked if r else full for r in rotated]
-    if not isinstance(kinds, list) or len(kinds) != len(rotated) or not set(kinds) <= {chunked, full}:
+    if not isinstance(kinds, list) or len(kinds) != len(rotated) or not all(kind in (chunked, full) for kind in kinds):
         raise keys.wrong("layer_types", f"a list of {len(rotated)} times {chunked} or {full}")
     segment = keys.optional_integer("attention_chunk_size", 8192) or 0
     tuning = keys.get("attn_temperature_tuning")  # true, or a number in the first files

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -12,7 +10,9 @@ from typing import Any
 
 from forearm.errors import ConfigError
 
-_MOST = sys.float_info.max
+# Sizes are 64-bit integers and factors float32 in the executor: beyond these bounds they would be other numbers there.
+_MOST_WHOLE = 1 << 53
+_MOST = 3.4e38
 
 
 class Keys:
@@ -46,8 +46,8 @@ class Keys:
         value = self._or_default(key, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.wrong(key, "a whole number")
+        if isinstance(value, bool) or not isinstance(value, int) or abs(value) > _MOST_WHOLE:
+            raise self.wrong(key, "a whole number of at most 2^53")
         return value
 
     def optional_integer(self, key: str, absent: int | None = None) -> int | None:
@@ -57,17 +57,13 @@ class Keys:
         return self.integer(key)
 
     def number(self, key: str, default: float | None = None) -> float:
-        """Return a finite number."""
+        """Return a number that is finite in float32."""
         value = self._or_default(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.wrong(key, "a number")
-        try:
-            found = float(value)
-        except OverflowError:  # a whole number beyond 1.8e308
-            found = math.inf
-        if not math.isfinite(found):
-            raise self.wrong(key, "a finite number")
-        return found
+        if not abs(value) < _MOST:
+            raise self.wrong(key, "a finite number, below 3.4e38")
+        return float(value)
 
     def positive(self, key: str, default: float | None = None) -> float:
         """Return a number above 0."""
@@ -171,5 +167,9 @@ def check_regular(path: Path) -> None:
 
     Raises: ConfigError. A missing file passes: the caller that opens it reports it.
     """
-    if path.exists() and not path.is_file():
+    try:
+        wrong = path.exists() and not path.is_file()
+    except OSError as problem:  # such as a name that is too long
+        raise ConfigError(f"{str(path)[:300]} can't be read: {problem.strerror}") from None
+    if wrong:
         raise ConfigError(f"{path} is not a regular file; a model's files are read from a disk")

@@ -60,7 +60,8 @@ def glm4_moe_lite(inputs: FamilyInputs) -> ModelConfig:
     dense, kinds = keys.integer("first_k_dense_replace"), keys.get("mlp_layer_types")
     layers = _layers(inputs, experts := _corrected(inputs), dense)
     if kinds is not None:
-        if not isinstance(kinds, list) or len(kinds) != len(layers) or not set(kinds) <= {"dense", "sparse"}:
+        known = isinstance(kinds, list) and all(kind in ("dense", "sparse") for kind in kinds)
+        if not known or len(kinds) != len(layers):
             raise keys.wrong("mlp_layer_types", f"a list of {len(layers)} times dense or sparse")
         layers = [experts if kind == "sparse" else _dense(inputs) for kind in kinds]
     return _latent(inputs, layers, interleaved=keys.flag("rope_interleave", True))

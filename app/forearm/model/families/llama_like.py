@@ -66,7 +66,7 @@ def layers_with_positions(inputs: FamilyInputs) -> list[bool]:
     rotated = keys.get("no_rope_layers")  # 1: the layer has positions
     if rotated is None or rotated == []:
         return [(i + 1) % every != 0 for i in range(inputs.layers)]
-    if not isinstance(rotated, list) or len(rotated) < inputs.layers or not set(rotated) <= {0, 1}:
+    if not isinstance(rotated, list) or len(rotated) < inputs.layers or not all(one in (0, 1) for one in rotated):
         raise keys.wrong("no_rope_layers", f"a list of {inputs.layers} times 0 or 1")
     return [bool(one) for one in rotated[: inputs.layers]]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from forearm.model.families.config import Activation, Attention, Experts, FeedForward, Mixer, ModelConfig
 from forearm.model.families.decoder import FamilyInputs, activation, decoder
-from forearm.model.families.experts import granite_feed_forward
+from forearm.model.families.experts import granite_feed_forward, routed
 from forearm.model.families.keys import Keys
 from forearm.model.families.llama_like import granite_scales
 from forearm.model.families.recurrences import Mamba2
@@ -168,10 +168,11 @@ def nemotron_h(inputs: FamilyInputs) -> ModelConfig:
     halves: dict[str, tuple[Mixer | None, FeedForward | Experts | None]]
     halves = {FULL: (Attention(rope=None), None), _LINEAR: (own, None), "mlp": (None, plain)}
     if isinstance(kinds, list) and "moe" in kinds:
-        halves["moe"] = (None, _nemotron_experts(keys, act))
+        halves["moe"] = (None, _nemotron_experts(inputs, act))
     for key in _NEMOTRON_EXPERTS:  # transformers writes them for models without experts too
         keys.get(key)
-    layers = [halves.get(_KINDS.get(kind, kind)) for kind in kinds] if isinstance(kinds, list) else []
+    kinds = [str(kind) for kind in kinds] if isinstance(kinds, list) else []
+    layers = [halves.get(_KINDS.get(kind, kind)) for kind in kinds]
     if not layers or None in layers or len(layers) != keys.integer("num_hidden_layers", len(layers)):
         key = "hybrid_override_pattern" if "hybrid_override_pattern" in keys else "layers_block_type"
         raise keys.wrong(key, "the kind of each of num_hidden_layers layers: mamba, attention, mlp or moe (M * - E)")
@@ -185,27 +186,29 @@ def nemotron_h(inputs: FamilyInputs) -> ModelConfig:
     )
 
 
-def _nemotron_experts(keys: Keys, act: Activation) -> Experts:
-    count, shared = keys.integer("n_routed_experts", 8), keys.integer("n_shared_experts", 1)
+def _nemotron_experts(inputs: FamilyInputs, act: Activation) -> Experts:
+    inputs = inputs.with_defaults(
+        n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=7688, moe_shared_expert_intermediate_size=7688
+    )
+    keys = inputs.keys
+    bias, shared = keys.flag("mlp_bias"), keys.integer("n_shared_experts", 1)
     if keys.get("moe_latent_size") is not None:
         raise keys.wrong("moe_latent_size", "null: experts of a latent width are not supported")
     if shared != 1:
         raise keys.wrong("n_shared_experts", "1")
-    return Experts(
-        keys.integer("moe_intermediate_size", 7688), _bounded(keys, "n_routed_experts", 2, 4096, 8),
-        _bounded(keys, "num_experts_per_tok", 1, count, 2), act, gated=False, bias=keys.flag("mlp_bias"),
+    beside = FeedForward(keys.integer("moe_shared_expert_intermediate_size"), act, gated=False, bias=bias)
+    experts = routed(
+        inputs, "n_routed_experts", "moe_intermediate_size", keys.flag("norm_topk_prob", True), gated=False, bias=bias,
         score="sigmoid", correction=True, groups=keys.integer("n_group", 1), groups_kept=keys.integer("topk_group", 1),
-        renormalized=keys.flag("norm_topk_prob", True), sum_epsilon=1e-20,
-        scale=keys.positive("routed_scaling_factor", 1.0),
-        shared=FeedForward(keys.integer("moe_shared_expert_intermediate_size", 7688), act, gated=False,
-                           bias=keys.flag("mlp_bias")),
+        sum_epsilon=1e-20, scale=keys.positive("routed_scaling_factor", 1.0), shared=beside,
     )  # fmt: skip
+    return replace(experts, activation=act)
 
 
 def _mixers(inputs: FamilyInputs, attention: Attention, kinds: Any) -> list[Mixer]:
     """Return the mixer of each layer. kinds: what config.json says of layers (layer_types); None: all are Mamba2."""
     kinds = [_LINEAR] * inputs.layers if kinds is None else kinds
-    if not isinstance(kinds, list) or len(kinds) != inputs.layers or not all(kind in _KINDS for kind in kinds):
+    if not isinstance(kinds, list) or len(kinds) != inputs.layers or not all(kind in tuple(_KINDS) for kind in kinds):
         raise inputs.keys.wrong("layer_types", f"a list of {inputs.layers} times mamba or attention")
     own = _mamba2(inputs.keys, inputs.keys.integer("mamba_expand", 2) * inputs.keys.integer("hidden_size"))
     return [attention if _KINDS[kind] == FULL else own for kind in kinds]
@@ -233,7 +236,8 @@ def _mamba2(keys: Keys, inner: int, names: Mapping[str, str] = MappingProxyType(
     if activation(keys, name("hidden_act"), "silu") != "silu":
         raise keys.wrong(name("hidden_act"), "silu, the activation of Mamba2's convolution")
     limits = keys.get("time_step_limit") or [0.0, math.inf]
-    limits = [math.inf if one == {"__float__": "Infinity"} else one for one in limits if isinstance(limits, list)]
+    limits = limits if isinstance(limits, list) else []
+    limits = [math.inf if one == {"__float__": "Infinity"} else one for one in limits]
     if [type(one) in (int, float) for one in limits] != [True, True] or not 0 <= limits[0] <= limits[1]:
         raise keys.wrong("time_step_limit", "two numbers, of which the first is at least 0 and at most the second")
     state_dim, taps = (
@@ -242,7 +246,7 @@ def _mamba2(keys: Keys, inner: int, names: Mapping[str, str] = MappingProxyType(
     )
     return Mamba2(
         heads, groups, inner // heads, state_dim, taps, keys.flag(name("mamba_conv_bias"), True),
-        keys.flag(name("mamba_proj_bias")), dt_least=limits[0], dt_most=limits[1], **differs,
+        keys.flag(name("mamba_proj_bias")), dt_least=float(limits[0]), dt_most=float(limits[1]), **differs,
     )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from forearm.errors import ConfigError
 from forearm.model.families.config import Rope
 from forearm.model.families.keys import Keys
 
+_MOST_DIM = 4096  # the executor's largest head
 _MOST_THETA = 1e15  # the largest of models of 2026 is 1e9
 
 
@@ -44,6 +45,11 @@ def rope(settings: Keys, theta: float, rotary_dim: int, lengths: Lengths, *, int
     """
     if not 1 < theta <= _MOST_THETA:
         raise ConfigError(f"{settings.source}: the base of its angles (rope_theta) is {theta:g}; it should be above 1")
+    if rotary_dim % 2 or not 2 <= rotary_dim <= _MOST_DIM:
+        raise ConfigError(
+            f"{settings.source}: head_dim = {rotary_dim}, as far as it is rotated; it should be an even number of 2 to "
+            f"{_MOST_DIM} (see partial_rotary_factor)"
+        )
     with np.errstate(all="ignore"):  # results that are not angles are refused below
         inv_freq, scale = _KINDS[_kind(settings)](settings, theta, rotary_dim, lengths)
     turned = inv_freq if _kind(settings) != "proportional" else inv_freq[inv_freq != 0]

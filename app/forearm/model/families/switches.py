@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import FLOATS, read_tensors
-from forearm.model.families.config import Attention, DTypeName, KvDTypeName, ModelConfig
+from forearm.model.families.config import Attention, DTypeName, Experts, KvDTypeName, ModelConfig
 from forearm.model.families.keys import Keys
 
 log = logging.getLogger(__name__)
@@ -184,27 +184,30 @@ def check_flat(settings: Keys) -> None:
             raise settings.wrong(key, "absent: this family has one set of angles")
 
 
-# Bounds of sizes, about ten times those of the largest models of 2026: the memory for objects computed from them
+MOST_POSITIONS = (1 << 30) - 1  # of the executor
+_MOST_EXPERTS = 1 << 17  # of all layers; the largest models of 2026 have about 25,000
+# Bounds of sizes, the executor's own, far beyond the largest models of 2026: the memory for objects computed from them
 # (angles, a list of layers) stays small whatever a file contains.
-_BOUNDS = {
-    "vocab_size": 1 << 28, "hidden_size": 1 << 20, "intermediate_size": 1 << 24, "num_hidden_layers": 1 << 10,
-    "num_attention_heads": 1 << 16, "num_key_value_heads": 1 << 16, "head_dim": 1 << 16, "ffn_dim": 1 << 24,
-    "max_position_embeddings": 1 << 31, "original_max_position_embeddings": 1 << 31, "sliding_window": 1 << 31,
-    "local_attention": 1 << 31, "type_vocab_size": 1 << 20, "moe_intermediate_size": 1 << 24,
-    "dim": 1 << 20, "hidden_dim": 1 << 24, "n_heads": 1 << 16, "n_layers": 1 << 10,  # DistilBERT's names
-    "d_model": 1 << 20, "d_ff": 1 << 24, "d_kv": 1 << 16, "num_layers": 1 << 10,  # T5's names
-    "n_embd": 1 << 20, "n_inner": 1 << 24, "n_head": 1 << 16, "n_layer": 1 << 10, "n_positions": 1 << 31,  # GPT-2's
-    "rotary_dim": 1 << 16,
+BOUNDS = {
+    "vocab_size": 1 << 26, "hidden_size": 1 << 20, "intermediate_size": 1 << 20, "num_hidden_layers": 1 << 10,
+    "num_attention_heads": 1 << 12, "num_key_value_heads": 1 << 12, "head_dim": 1 << 12, "ffn_dim": 1 << 20,
+    "max_position_embeddings": MOST_POSITIONS, "original_max_position_embeddings": MOST_POSITIONS,
+    "sliding_window": MOST_POSITIONS, "local_attention": MOST_POSITIONS, "attention_chunk_size": MOST_POSITIONS,
+    "floor_scale": MOST_POSITIONS, "type_vocab_size": 1 << 10, "moe_intermediate_size": 1 << 20,
+    "dim": 1 << 20, "hidden_dim": 1 << 20, "n_heads": 1 << 12, "n_layers": 1 << 10,  # DistilBERT's names
+    "d_model": 1 << 20, "d_ff": 1 << 20, "d_kv": 1 << 12, "num_layers": 1 << 10,  # T5's names
+    "n_embd": 1 << 20, "n_inner": 1 << 20, "n_head": 1 << 12, "n_layer": 1 << 10,  # GPT-2's names
+    "n_positions": MOST_POSITIONS, "rotary_dim": 1 << 12,
 }  # fmt: skip
 
 
 def check_bounds(keys: Keys) -> None:
-    """Refuse sizes beyond _BOUNDS before anything is computed from them.
+    """Refuse sizes beyond BOUNDS before anything is computed from them.
 
     Raises: ConfigError naming the key, its value and the bound.
     """
     given = Keys(keys.values, keys.source)  # a copy, because reading here does not count as read
-    for key, most in _BOUNDS.items():
+    for key, most in BOUNDS.items():
         if key == "intermediate_size" and isinstance(given.get(key), list):
             continue  # one for each layer: its family reads them
         value = given.optional_integer(key)
@@ -238,6 +241,9 @@ def check_sizes(config: ModelConfig, keys: Keys) -> None:
     ):
         if factor < 0:
             raise keys.wrong(key, "more than 0, or null")
+    experts = sum(layer.feed_forward.count for layer in config.layers if isinstance(layer.feed_forward, Experts))
+    if experts > _MOST_EXPERTS:
+        raise keys.wrong("num_hidden_layers", f"less: all layers have {experts} experts, of at most {_MOST_EXPERTS}")
     if config.heads % config.kv_heads:
         raise keys.wrong("num_key_value_heads", f"a divisor of num_attention_heads ({config.heads})")
     rotated = (m for m in (layer.mixer for layer in config.layers) if isinstance(m, Attention) and m.rope is not None)
@@ -253,6 +259,6 @@ def layer_types(keys: Keys, default: Sequence[str]) -> Sequence[str]:
     given = keys.get("layer_types")
     if given is None:
         return default
-    if not isinstance(given, list) or len(given) != len(default) or not set(given) <= {FULL, SLIDING}:
+    if not isinstance(given, list) or len(given) != len(default) or not all(kind in (FULL, SLIDING) for kind in given):
         raise keys.wrong("layer_types", f"a list of {len(default)} times {FULL} or {SLIDING}")
     return given

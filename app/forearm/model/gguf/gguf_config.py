@@ -52,6 +52,7 @@ def gguf_config(
     metadata = GgufMetadata.of(gguf, ARCHITECTURES)
     own = ARCHITECTURES[metadata.architecture]
     values = _values(metadata)
+    switches.check_bounds(Keys(values, str(gguf.path)))  # before lists with a value for each layer are made
     model_type = own.own(metadata, values) or own.families[0]
     keys = with_rope(Keys(values, str(gguf.path)), rope)
     inputs = FamilyInputs(keys, _dtype(gguf), weight_dtype, max_model_len, allow_longer)
@@ -173,7 +174,7 @@ def _as_stored(metadata: GgufMetadata, rope: Rope) -> Rope:
         rope = replace(rope, interleaved=True)
     if metadata.has("rope_freqs.weight") and metadata.architecture != "gemma4":
         factors = metadata.factors("rope_freqs.weight")
-        if len(factors) != len(rope.inv_freq) or min(factors) <= 0:
+        if len(factors) != len(rope.inv_freq) or not all(0 < factor < math.inf for factor in factors):
             raise ConfigError(
                 f"{metadata.gguf.path}: rope_freqs.weight should be {len(rope.inv_freq)} positive factors"
             )
@@ -203,8 +204,10 @@ def is_quantized(gguf: Gguf) -> bool:
 def _ends(keys: Keys, vocab_size: int) -> tuple[int, ...]:
     """Return the tokens that end a text or a turn: those that the keys name, and the control tokens in _ENDS."""
     found = {i for name in ("eos", "eot", "eom") for i in eos_ids(keys, vocab_size, f"tokenizer.ggml.{name}_token_id")}
-    tokens = keys.get("tokenizer.ggml.tokens") or []
-    types = keys.get("tokenizer.ggml.token_type") or []
+    tokens, types = (keys.get(f"tokenizer.ggml.{key}") or [] for key in ("tokens", "token_type"))
+    for key, value in (("tokens", tokens), ("token_type", types)):
+        if not isinstance(value, list):
+            raise keys.wrong(f"tokenizer.ggml.{key}", "a list with a value for each token")
     ends = _HARMONY_ENDS if "<|return|>" in tokens and "<|call|>" in tokens else _ENDS
     kinds = enumerate(zip(tokens, types, strict=False))  # a file may have types for some tokens or for none
     found |= {i for i, (token, kind) in kinds if kind == _CONTROL and token in ends}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forearm.errors import ConfigError
-from forearm.model.checkpoint.shards import Mapping, widened
+from forearm.model.checkpoint.shards import Mapping, StoredTensor, widened
 from forearm.model.families.keys import Keys
 from forearm.model.gguf.gguf import Gguf
 
@@ -55,6 +55,12 @@ class GgufMetadata:
     def has(self, tensor: str) -> bool:
         """Return whether the file has a tensor of this name."""
         return tensor in self.gguf.tensors
+
+    def tensor(self, name: str) -> StoredTensor:
+        """Return a tensor. Raises: ConfigError if the file has none of this name."""
+        if name not in self.gguf.tensors:
+            raise ConfigError(f"{self.gguf.path}: {name} is missing from its tensors; download it again")
+        return self.gguf.tensors[name]
 
     def any_layer(self, tensor: str) -> bool:
         """Return whether a layer has a tensor of this name."""
@@ -111,8 +117,8 @@ class GgufMetadata:
         return self.keys.wrong(f"{self.architecture}.{key}", remedy)
 
     def factors(self, tensor: str) -> list[float]:
-        """Return the values of a small vector of floats."""
-        stored = self.gguf.tensors[tensor]
+        """Return the values of a small vector of floats. Raises: ConfigError if the file has no such tensor."""
+        stored = self.tensor(tensor)
         values = Mapping(stored.path).rows(stored, range(1))[0]
         return [float(value) for value in widened(values, stored.float_dtype)]
 

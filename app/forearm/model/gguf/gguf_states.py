@@ -58,7 +58,7 @@ def granite_hybrid(metadata: GgufMetadata, values: dict[str, Any]) -> str | None
     gguf_experts.granite_moe(metadata, values)
     values["position_embedding_type"] = "rope" if rotated else "nope"
     if not values["num_local_experts"]:  # the shared expert, which is alone, is the feed-forward
-        values["shared_intermediate_size"] = metadata.gguf.tensors["blk.0.ffn_up.weight"].shape[0]
+        values["shared_intermediate_size"] = metadata.tensor("blk.0.ffn_up.weight").shape[0]
     return None
 
 

@@ -27,6 +27,7 @@ from forearm.errors import ConfigError
 from forearm.model.families.config import Attention, DTypeName, FeedForward, Layer, LinearModule, ModelConfig
 from forearm.model.families.families import FAMILIES
 from forearm.model.families.keys import read_json
+from forearm.model.families.switches import BOUNDS
 from forearm.model.modules.attention import NAME, AttentionCall, NotPlainAttentionError, bind, register
 from forearm.model.modules.forward import CachedForward
 
@@ -139,7 +140,7 @@ def build(given: PretrainedConfig, *, own_cache: bool) -> PreTrainedModel:
             )  # fmt: skip
             model.train(False)
             return model
-    except (ValueError, ImportError) as problem:  # the latter: its images or sound need packages
+    except Exception as problem:  # whatever a model's code raises; ImportError: its images or sound need packages
         said = " ".join(str(problem).split())
         raise ConfigError(f"model_type {given.model_type}: transformers can't build its model: {said:.300}") from None
 
@@ -164,6 +165,10 @@ def _config(folder: Path) -> PretrainedConfig:
         raise keys.wrong("model_type", f"one that forearm or transformers {transformers_version} has{nearest}")
     if why := REFUSED.get(keys.text("model_type")):
         raise ConfigError(f"{folder}: model_type {keys.text('model_type')} can't be served: {why}")
+    text = keys.object("text_config") or keys
+    for key, most in BOUNDS.items():  # before modules of any size are built
+        if isinstance(size := text.get(key), int) and not -1 <= size <= most:
+            raise text.wrong(key, f"at most {most}")
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(folder)
     except Exception as problem:  # the configuration classes raise whatever their checks do
@@ -205,9 +210,14 @@ def _try_empty(model: PreTrainedModel) -> tuple[_Trial, bool]:
     Its weights are memory that was never written, which Linux maps to one page of zeros: it takes address space alone.
     Raises: ConfigError if it computes no token after others in either way.
     """
-    model.to_empty(device="cpu")
-    for values in model.buffers():
-        values.zero_()
+    try:
+        model.to_empty(device="cpu")
+        for values in model.buffers():
+            values.zero_()
+    except RuntimeError as problem:  # of torch's allocator
+        raise ConfigError(
+            f"{type(model).__name__} of transformers needs more memory than there is ({problem})"
+        ) from None
     tokens = np.arange(_TRIAL_TOKENS, dtype=np.int32)
     for recomputes in (False, True):
         forward = CachedForward(None, model, 1, recomputes)

@@ -49,15 +49,16 @@ def read_modules(folder: Path) -> SentenceModules | None:
         return None
     try:
         listed = [(str(m["type"]).rsplit(".", 1)[-1], folder / str(m["path"])) for m in json.loads(path.read_text())]
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as problem:
-        raise ConfigError(f"{path} can't be read: {problem!r}") from None
-    for kind, at in listed:
+        outside = [kind for kind, at in listed if not at.resolve().is_relative_to(folder.resolve())]
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError) as problem:
+        raise ConfigError(f"{path} can't be read: {problem!r:.300}") from None
+    if outside:
+        raise ConfigError(f"{path}: the module {outside[0]} lies outside the model's folder")
+    for kind, _ in listed:
         if kind not in ("Transformer", "Pooling", "Normalize", "Dense"):
             raise ConfigError(
                 f"{path}: the module {kind} is not supported; only Transformer, Pooling, Dense, Normalize"
             )
-        if not at.resolve().is_relative_to(folder.resolve()):
-            raise ConfigError(f"{path}: the module {kind} lies outside the model's folder")
     pools = [_pool(at) for kind, at in listed if kind == "Pooling"]
     folders = tuple(at for kind, at in listed if kind == "Dense")
     if not pools and not folders:

@@ -1,0 +1,113 @@
+"""A config.json of a model with experts, states or latents, or of an encoder, is refused by name for wrong values."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.model.small_families import write_small
+
+from forearm.errors import ConfigError
+from forearm.model.checkpoint.checkpoint import open_checkpoint
+from forearm.model.checkpoint.weights import load_native
+from forearm.model.modules.open import open_modules
+from forearm.model.pooling.pooling import PoolingAsked, pooling_plan
+from forearm.model.quantization.quantization import Asked
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("gemma4", {"global_head_dim": 1 << 40}),
+        ("gemma4", {"layer_types": [["sliding_attention"]] * 4}),
+        ("gpt_oss", {"layer_types": [{}] * 3}),
+        ("gpt_oss", {"head_dim": 15}),
+        ("gpt_oss", {"max_position_embeddings": 1 << 30}),
+        ("llama4", {"layer_types": [[]] * 3}),
+        ("llama4", {"no_rope_layers": [[], 1, 1]}),
+        ("llama4", {"attention_chunk_size": -8}),
+        ("llama4", {"attention_chunk_size": 1 << 70}),
+        ("llama4", {"floor_scale": 1 << 40}),
+        ("glm4_moe_lite", {"mlp_layer_types": [["dense"]] * 3}),
+        ("qwen3_moe", {"num_experts": 4097}),
+        ("qwen3_moe", {"num_experts_per_tok": 7}),
+        ("qwen3_next", {"partial_rotary_factor": 1e-9}),
+        ("qwen3_next", {"linear_conv_kernel_dim": 0}),
+        ("qwen3_next", {"linear_key_head_dim": 1 << 62}),
+        ("granite_h", {"layer_types": [["mamba"]] * 3}),
+        ("granite_h", {"time_step_limit": 0.5}),
+        ("granite_h", {"time_step_limit": [float("nan"), 1.0]}),
+        ("granite_h", {"embedding_multiplier": 1e300}),
+        ("granite_h", {"mamba_d_state": 0}),
+        ("falcon_h1", {"key_multiplier": 1e39}),
+        ("falcon_h1", {"ssm_multipliers": [1.0, 1.0, float("inf"), 1.0, 1.0]}),
+        ("nemotron_h", {"n_group": -1}),
+        ("nemotron_h", {"n_group": 2}),
+        ("nemotron_h", {"topk_group": 1 << 70}),
+        ("mamba2", {"conv_kernel": 0}),
+        ("mamba2", {"state_size": 1 << 62}),
+        ("roberta", {"pad_token_id": -5}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_value_that_no_model_can_have_is_refused_with_its_key(
+    family: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=rf"config\.json.*{next(iter(changes)).split('_')[-1]}"):
+        opened(tmp_path, family, changes)
+
+
+@pytest.mark.parametrize("original", [-1, 0, 1 << 62])
+def test_a_context_that_angles_are_stretched_from_is_bounded(original: int, tmp_path: Path) -> None:
+    angles = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": original}
+
+    with pytest.raises(ConfigError, match=r"config\.json.*original_max_position_embeddings = "):
+        opened(tmp_path, "deepseek_v3", {"rope_scaling": angles})
+
+
+def test_a_context_is_not_stretched_beyond_what_a_position_can_be(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"stretch the context to 73786976294838206464 tokens; see factor"):
+        opened(tmp_path, "gpt_oss", {"rope_scaling": {"rope_type": "yarn", "factor": 2.0**60}})
+
+
+def test_layers_and_experts_are_counted_before_their_tensors_are_listed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"tensors for 1024 layers"):
+        opened(tmp_path, "mamba2", {"num_hidden_layers": 1024})
+    with pytest.raises(ConfigError, match=r"num_hidden_layers = 1024; it should be less: all layers have 4190208 exp"):
+        opened(tmp_path, "qwen3_moe", {"num_hidden_layers": 1024, "num_experts": 4096})
+
+
+@pytest.mark.parametrize("path", ["x" * 5000, "\0", "\ud800", "../.."])
+def test_a_module_lies_in_the_models_folder(path: str, tmp_path: Path) -> None:
+    write_small(tmp_path, "bert")
+    listed = json.loads((tmp_path / "modules.json").read_text())
+    listed[1]["path"] = path
+    (tmp_path / "modules.json").write_text(json.dumps(listed))
+
+    with pytest.raises(ConfigError, match=r"modules\.json|x can't be read: File name too long"):
+        pooling_plan(tmp_path, PoolingAsked())
+
+
+@pytest.mark.parametrize(
+    "changes", [{"num_hidden_layers": 1 << 62}, {"hidden_size": -1}, {"vocab_size": 1 << 40}], ids=str
+)
+def test_sizes_that_transformers_can_not_build_are_refused(changes: dict[str, Any], tmp_path: Path) -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = {"model_type": "persimmon", "architectures": ["PersimmonForCausalLM"], "vocab_size": 48, **sizes}
+    (tmp_path / "config.json").write_text(json.dumps(config | changes))
+
+    with pytest.raises(ConfigError, match=rf"{next(iter(changes))} = |can't build its model"):
+        open_modules(tmp_path, quantization=Asked())
+
+
+def opened(folder: Path, family: str, changes: dict[str, Any]) -> None:
+    """The family's model with other keys, opened as serve opens it, and loaded."""
+    write_small(folder, family)
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    checkpoint = open_checkpoint(folder, pooling=pooling_plan(folder, PoolingAsked()))
+    load_native(
+        checkpoint, step_tokens=8, step_sequences=1, step_logit_rows=8, cores=(), threads=1, progress=False
+    )  # fmt: skip
