@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Install missing build dependencies with apt. Prints and changes nothing if none is missing.
 #   tools/system_packages.sh PYTHON [test|loops|deploy]
-# test: also the cross compiler of the Arm checks, and a browser; loops: as test, and LLVM 19 for
-# tools/arm/price_loops.py; deploy: as test, and shellcheck
+# test: also the cross compiler of the Arm checks, and a browser; loops: as test, clang 19, and LLVM 22
+# (Debian 12 has it among its security updates) for tools/arm/price_loops.py; deploy: as test, and shellcheck
 set -euo pipefail
 
 python=$1
@@ -27,7 +27,7 @@ if [ -n "$for_tests" ]; then
   [ "$(uname -m)" = aarch64 ] || command -v aarch64-linux-gnu-g++ >/dev/null || missing+=(g++-aarch64-linux-gnu)
 fi
 if [ "$for_tests" = loops ]; then
-  command -v llvm-mca-19 >/dev/null || missing+=(llvm-19)
+  command -v llvm-mca-22 >/dev/null || missing+=(llvm-22)
   command -v clang++-19 >/dev/null || missing+=(clang-19)
 fi
 [ "$for_tests" != deploy ] || command -v shellcheck >/dev/null || missing+=(shellcheck)
