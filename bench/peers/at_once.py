@@ -17,10 +17,10 @@ import httpx
 from bench.peers.contestants import Missing
 from bench.peers.driven import Driven
 
-from forearm.bench.ask import RequestForm, ask
 from forearm.bench.datasets import Sample
 from forearm.bench.http import Http
 from forearm.bench.load import LoadRun, Traffic, run
+from forearm.bench.request import RequestForm, ask
 from forearm.bench.statistics import RequestOutcome
 
 _FORM = RequestForm("/v1/completions", "openai", ignore_eos=True, extra={"temperature": 0})

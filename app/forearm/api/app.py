@@ -24,7 +24,7 @@ from forearm.api.http.auth import AuthenticationMiddleware, open_paths
 from forearm.api.http.caller import Observer
 from forearm.api.http.early_refusal import EarlyRefusal
 from forearm.api.http.errors import answer_error
-from forearm.api.http.methods import HeadAsGet
+from forearm.api.http.head_requests import HeadAsGet
 from forearm.api.http.output_log import OutputLog
 from forearm.api.http.rate_limit import RateTable
 from forearm.api.http.tracing import Tracer

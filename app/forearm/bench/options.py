@@ -9,9 +9,9 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from forearm.bench.ask import ENDPOINTS
 from forearm.bench.datasets import DatasetOptions
 from forearm.bench.report import METRICS
+from forearm.bench.request import ENDPOINTS
 from forearm.bench.statistics import OBJECTIVES
 from forearm.config.flags import CommandParser
 from forearm.errors import ConfigError

@@ -21,11 +21,11 @@ from tqdm import tqdm
 
 from forearm.bench import datasets, options, plot, report, speculation, statistics
 from forearm.bench.arrivals import RampUp
-from forearm.bench.ask import ENDPOINTS, POOLING, RequestForm, ask
 from forearm.bench.datasets import DatasetOptions, ModelText, Sample
 from forearm.bench.http import Broken, Http, reason
 from forearm.bench.load import LoadRun, Traffic, run
 from forearm.bench.report import BenchResult
+from forearm.bench.request import ENDPOINTS, POOLING, RequestForm, ask
 from forearm.bench.text import load_text
 from forearm.config.environment import client_api_key
 from forearm.config.flags import CommandParser

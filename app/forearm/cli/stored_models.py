@@ -91,7 +91,7 @@ def run_show(argv: Sequence[str]) -> int:
     """Print what a model is, and whether this machine has the memory for it. Returns: the exit status."""
     from forearm.plan.host import this_host
     from forearm.plan.load import RequestTokens, Slo
-    from forearm.plan.outlook import ModelHeaders, Wish, outlook, smaller
+    from forearm.plan.prediction import ModelHeaders, PlannedLoad, predict, smaller
 
     parser = CommandParser("forearm show [MODEL] [flags]", "Say what a downloaded model is, and whether it fits here.")
     line = read_line(parser, argv, configs.PLAN - {"revision", "hf_token"})
@@ -100,7 +100,7 @@ def run_show(argv: Sequence[str]) -> int:
     opened = open_checkpoint(place)
     host = this_host(line.configs)
     try:
-        found = outlook(host, ModelHeaders(place), Wish(RequestTokens(512, 128), Slo(None, None)))
+        found = predict(host, ModelHeaders(place), PlannedLoad(RequestTokens(512, 128), Slo(None, None)))
         fits = f"yes; {in_words(found.peak_bytes)} with a full KV cache of {found.kv_tokens} tokens"
     except ConfigError as problem:
         fitting = list(smaller(host, ModelHeaders(place)))

@@ -14,7 +14,7 @@ from forearm.config.engine_config import EngineConfig
 from forearm.config.environment import environment
 from forearm.config.flags import CommandParser, read_line
 from forearm.config.serve_config import ServeConfig
-from forearm.doctor import limits, processor, surroundings
+from forearm.doctor import limits, processor, server_checks
 from forearm.doctor.finding import ORDER, Check, CheckedHost, Finding
 from forearm.errors import ConfigError
 
@@ -31,11 +31,11 @@ CHECKS: tuple[Check, ...] = (
     limits.memory,
     limits.swap,
     limits.processes,
-    surroundings.allocator,
-    surroundings.settings,
-    surroundings.address,
-    surroundings.hub,
-    surroundings.model,
+    server_checks.allocator,
+    server_checks.settings,
+    server_checks.address,
+    server_checks.hub,
+    server_checks.model,
 )
 
 
@@ -55,7 +55,7 @@ def run(argv: Sequence[str], root: str = "") -> int:
         if re.split("[ =]", str(problem), maxsplit=1)[0] not in environment():
             raise
         chosen = Configs(EngineConfig(), ApiConfig(), ServeConfig())
-        wrong = [Finding("settings", "error", str(problem), "the environment", surroundings.SET_RIGHT)]
+        wrong = [Finding("settings", "error", str(problem), "the environment", server_checks.SET_RIGHT)]
     found = list(dict.fromkeys([*wrong, *examine(CheckedHost(chosen, environment(), root))]))
     print(json.dumps(as_json(found), indent=2) if "--json" in argv else as_text(found))
     amiss = any(finding.status in ("error", "warning") for finding in found)

@@ -21,7 +21,7 @@ from forearm.plan import fleet, report, sizing
 from forearm.plan.host import THIS, this_host, type_host
 from forearm.plan.load import RequestTokens, Slo
 from forearm.plan.machines import machine, machines
-from forearm.plan.outlook import ModelHeaders, Wish, outlook, smaller
+from forearm.plan.prediction import ModelHeaders, PlannedLoad, predict, smaller
 
 MOST_TOKENS = 10_000_000
 FLEET = tuple(
@@ -74,12 +74,14 @@ def run(argv: Sequence[str]) -> int:
     if given.price_template:
         print(fleet.template())
         return 0
-    wish = Wish(RequestTokens(given.input_len, given.output_len), Slo(given.slo_ttft, given.slo_tpot), given.rate)
+    load = PlannedLoad(
+        RequestTokens(given.input_len, given.output_len), Slo(given.slo_ttft, given.slo_tpot), given.rate
+    )
     for note in line.notes:
         print(f"forearm plan: {note}", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="forearm-plan-") as into:
         model = _headers(configs, Path(into))
-        return _fleet(given, configs, model, wish) if given.fleet else _one(given, configs, model, wish)
+        return _fleet(given, configs, model, load) if given.fleet else _one(given, configs, model, load)
 
 
 def _headers(configs: Configs, into: Path) -> ModelHeaders:
@@ -95,10 +97,10 @@ def _headers(configs: Configs, into: Path) -> ModelHeaders:
     return ModelHeaders(find(engine.model, engine.revision, "model"), draft)
 
 
-def _one(given: argparse.Namespace, configs: Configs, model: ModelHeaders, wish: Wish) -> int:
+def _one(given: argparse.Namespace, configs: Configs, model: ModelHeaders, load: PlannedLoad) -> int:
     host = this_host(configs) if given.machine == THIS else type_host(machine(given.machine), configs)
     try:
-        found = outlook(host, model, wish)
+        found = predict(host, model, load)
     except ConfigError as problem:
         fitting = list(smaller(host, model)) if configs.engine.quantization == "none" else []
         remedy = f"It fits with --quantization {' or '.join(fitting)}." if fitting else ""
@@ -108,20 +110,20 @@ def _one(given: argparse.Namespace, configs: Configs, model: ModelHeaders, wish:
             print(f"{host.name}: {host.what}\nIt does not fit: {problem}. {remedy}".rstrip())
         return 1
     if given.json:
-        print(json.dumps(report.as_json(found, wish, given.price_per_hour), indent=2))
+        print(json.dumps(report.as_json(found, load, given.price_per_hour), indent=2))
     else:
-        print(f"{configs.engine.model or 'the demo model'} on {report.as_text(found, wish, given.price_per_hour)}")
+        print(f"{configs.engine.model or 'the demo model'} on {report.as_text(found, load, given.price_per_hour)}")
     return 0
 
 
-def _fleet(given: argparse.Namespace, configs: Configs, model: ModelHeaders, wish: Wish) -> int:
+def _fleet(given: argparse.Namespace, configs: Configs, model: ModelHeaders, load: PlannedLoad) -> int:
     if given.rate is None:
         raise ConfigError("--fleet: give the load with --rate REQUESTS_A_SECOND (and --input-len, --output-len)")
     prices = fleet.read_prices(given.prices) if given.prices else {}
     known = set(machines())
     names = [given.machine] if given.machine != THIS else list(prices) or [name for name in FLEET if name in known]
-    rows = fleet.fleet(names, prices, configs, model, wish)
-    print(json.dumps(fleet.as_json(rows, wish), indent=2) if given.json else fleet.as_text(rows, wish))
+    rows = fleet.fleet(names, prices, configs, model, load)
+    print(json.dumps(fleet.as_json(rows, load), indent=2) if given.json else fleet.as_text(rows, load))
     return 0 if any(row.hosts is not None for row in rows) else 1
 
 

@@ -13,7 +13,7 @@ from forearm.errors import ConfigError
 from forearm.plan.host import type_host
 from forearm.plan.load import at_rate
 from forearm.plan.machines import machine, machines
-from forearm.plan.outlook import ModelHeaders, Wish, outlook
+from forearm.plan.prediction import ModelHeaders, PlannedLoad, predict
 from forearm.plan.report import NOT_MEASURED, figure, seconds, table
 
 MOST_HOSTS = 10_000
@@ -38,13 +38,13 @@ class Row:
 
 
 def fleet(
-    names: Sequence[str], prices: Mapping[str, float], configs: Configs, model: ModelHeaders, wish: Wish
+    names: Sequence[str], prices: Mapping[str, float], configs: Configs, model: ModelHeaders, load: PlannedLoad
 ) -> list[Row]:
     """Return a row per type: the cheapest first, then those without a price by number of hosts, then unsuitable ones.
 
     Raises: ConfigError for an unknown type.
     """
-    rows = [_row(name, prices.get(name), configs, model, wish) for name in names]
+    rows = [_row(name, prices.get(name), configs, model, load) for name in names]
     return sorted(
         rows, key=lambda row: (row.hosts is None, row.usd_an_hour is None, row.usd_an_hour or 0, row.hosts or 0)
     )
@@ -82,40 +82,40 @@ def template() -> str:
     return "\n".join([*lines, *(f"{name}:" for name in machines())])
 
 
-def as_text(rows: Sequence[Row], wish: Wish) -> str:
+def as_text(rows: Sequence[Row], load: PlannedLoad) -> str:
     """Return the comparison as a table."""
     head = ["type", "hosts", "TTFT", "TPOT", "used", "$ an hour", "$ per 1M out"]
     lines = [
         NOT_MEASURED,
-        f"{wish.requests_s:g} requests/s, prompts of {wish.lengths.prompt} tokens, outputs of {wish.lengths.output}",
+        f"{load.requests_s:g} requests/s, prompts of {load.lengths.prompt} tokens, outputs of {load.lengths.output}",
         table(head, [_cells(row) for row in rows if row.hosts is not None]),
     ]
     lines += [f"{row.name}: {row.why}" for row in rows if row.hosts is None]
     return "\n".join(lines)
 
 
-def as_json(rows: Sequence[Row], wish: Wish) -> dict[str, Any]:
+def as_json(rows: Sequence[Row], load: PlannedLoad) -> dict[str, Any]:
     """Return the comparison as JSON."""
-    load = {"requests_s": wish.requests_s, "input_len": wish.lengths.prompt, "output_len": wish.lengths.output}
-    return {"predicted": True, "load": load | asdict(wish.slo), "fleet": [asdict(row) for row in rows]}
+    told = {"requests_s": load.requests_s, "input_len": load.lengths.prompt, "output_len": load.lengths.output}
+    return {"predicted": True, "load": told | asdict(load.slo), "fleet": [asdict(row) for row in rows]}
 
 
-def _row(name: str, price: float | None, configs: Configs, model: ModelHeaders, wish: Wish) -> Row:
+def _row(name: str, price: float | None, configs: Configs, model: ModelHeaders, load: PlannedLoad) -> Row:
     try:
-        found = outlook(type_host(machine(name), configs), model, wish)
+        found = predict(type_host(machine(name), configs), model, load)
     except ConfigError as problem:
         return Row(name, None, f"does not fit: {problem}", price=price)
     if found.best is None:
         return Row(name, None, "a single request misses the SLO or does not fit into the KV cache", price=price)
-    assert wish.requests_s is not None
-    hosts = math.ceil(wish.requests_s / found.best.requests_s)
+    assert load.requests_s is not None
+    hosts = math.ceil(load.requests_s / found.best.requests_s)
     if hosts > MOST_HOSTS:
         return Row(name, None, f"takes more than {MOST_HOSTS} hosts", price=price)
-    state = at_rate(found.cost, wish.requests_s / hosts / found.engines, wish.lengths, found.fitting.limits.running)
+    state = at_rate(found.cost, load.requests_s / hosts / found.engines, load.lengths, found.fitting.limits.running)
     state = state or found.best
-    used = wish.requests_s / hosts / found.best.requests_s
+    used = load.requests_s / hosts / found.best.requests_s
     hour = None if price is None else price * hosts
-    million = None if hour is None else hour / (wish.requests_s * wish.lengths.output * 3600) * 1e6
+    million = None if hour is None else hour / (load.requests_s * load.lengths.output * 3600) * 1e6
     return Row(name, hosts, "", used, state.ttft_s, state.tpot_s, price, hour, million)
 
 

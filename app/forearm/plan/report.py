@@ -10,7 +10,7 @@ from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.host.placement import in_gib
 from forearm.model.checkpoint.formats import described
 from forearm.plan.load import ClosedLoad, OpenLoad
-from forearm.plan.outlook import Outlook, Wish
+from forearm.plan.prediction import PlannedLoad, Prediction
 
 NOT_MEASURED = (
     "PREDICTED from public figures of the processor and the shares of memory bandwidth and multiply peak that this "
@@ -19,7 +19,7 @@ NOT_MEASURED = (
 MEASURED_LIMITS = "PREDICTED from this machine's read bandwidth and multiply peaks, measured just now."
 
 
-def as_text(found: Outlook, wish: Wish, price: float | None) -> str:
+def as_text(found: Prediction, load: PlannedLoad, price: float | None) -> str:
     """Return the plan as text: a paragraph each for machine, memory, placement and speed."""
     rates, each = found.cost.rates, " each" if found.engines > 1 else ""
     machine = (
@@ -32,10 +32,10 @@ def as_text(found: Outlook, wish: Wish, price: float | None) -> str:
         why = "" if found.host.nodes == 1 else "; each thread reads the weights that lie on its own node"
         engines = f"-tp {found.host.config.tensor_parallel_size} -dp 1: one engine{why}"
     placement = "\n".join([*_engine(found).placed.lines[1:], engines])
-    return "\n\n".join((machine, _memory(found), placement, _speed(found, wish, price)))
+    return "\n\n".join((machine, _memory(found), placement, _speed(found, load, price)))
 
 
-def as_json(found: Outlook, wish: Wish, price: float | None) -> dict[str, Any]:
+def as_json(found: Prediction, load: PlannedLoad, price: float | None) -> dict[str, Any]:
     """Return the plan as JSON, in bytes, seconds and tokens/s."""
     checkpoint, rates = found.fitting.checkpoint, found.cost.rates
     return {
@@ -61,15 +61,15 @@ def as_json(found: Outlook, wish: Wish, price: float | None) -> dict[str, Any]:
             "tensor_parallel": found.host.config.tensor_parallel_size,
             "data_parallel": found.engines,
         },
-        "load": {"input_len": wish.lengths.prompt, "output_len": wish.lengths.output, **asdict(wish.slo)},
+        "load": {"input_len": load.lengths.prompt, "output_len": load.lengths.output, **asdict(load.slo)},
         "predicted": True,
         "batches": [asdict(batch) | _dollars(batch.output_tokens_s, price) for batch in found.batches],
-        "best_rate": _open_json(found.best, wish, price),
-        "asked_rate": _open_json(found.asked, wish, price) if wish.requests_s is not None else None,
+        "best_rate": _open_json(found.best, load, price),
+        "asked_rate": _open_json(found.asked, load, price) if load.requests_s is not None else None,
     }
 
 
-def _memory_json(found: Outlook) -> dict[str, Any]:
+def _memory_json(found: Prediction) -> dict[str, Any]:
     fitting, checkpoint = found.fitting, found.fitting.checkpoint
     return {
         "available_bytes": fitting.memory.available_bytes,
@@ -121,11 +121,11 @@ def dollars_per_million(price: float, tokens_s: float) -> float:
     return price / (tokens_s * 3600) * 1e6
 
 
-def _engine(found: Outlook) -> Any:
+def _engine(found: Prediction) -> Any:
     return found.host.node if found.engines > 1 and found.host.node is not None else found.host
 
 
-def _memory(found: Outlook) -> str:
+def _memory(found: Prediction) -> str:
     fitting, checkpoint = found.fitting, found.fitting.checkpoint
     formats = ", ".join(f"{name} {in_gib(size)}" for name, size in found.formats.items())
     each = f"  (each of {found.engines} engines)" if found.engines > 1 else ""
@@ -157,7 +157,7 @@ def _memory(found: Outlook) -> str:
     return "\n".join(f"{name + ':':10}{text}" for name, text in rows)
 
 
-def _speed(found: Outlook, wish: Wish, price: float | None) -> str:
+def _speed(found: Prediction, load: PlannedLoad, price: float | None) -> str:
     head = [
         "clients",
         "TTFT",
@@ -167,7 +167,7 @@ def _speed(found: Outlook, wish: Wish, price: float | None) -> str:
         "requests/s",
         *(["$ per 1M out"] if price else []),
     ]
-    how, lengths = MEASURED_LIMITS if found.cost.rates.measured else NOT_MEASURED, wish.lengths
+    how, lengths = MEASURED_LIMITS if found.cost.rates.measured else NOT_MEASURED, load.lengths
     if found.fitting.checkpoint.config.pooled:
         assert found.best is not None
         alone_s, texts_s = found.cost.pool_s(1, lengths.prompt), found.best.requests_s
@@ -181,7 +181,7 @@ def _speed(found: Outlook, wish: Wish, price: float | None) -> str:
         f"Prompts of {lengths.prompt} tokens, outputs of {lengths.output}; clients that each keep one request open:",
         table(head, rows) if rows else "the KV cache has no room for one such request",
     ]
-    lines += _rates(found, wish, price)
+    lines += _rates(found, load, price)
     return "\n".join(lines)
 
 
@@ -191,10 +191,10 @@ def _row(batch: ClosedLoad, price: float | None) -> list[str]:
     return [str(batch.sequences), seconds(batch.ttft_s), seconds(batch.tpot_s), *speeds, *cost]
 
 
-def _rates(found: Outlook, wish: Wish, price: float | None) -> list[str]:
+def _rates(found: Prediction, load: PlannedLoad, price: float | None) -> list[str]:
     limits = [
         f"{name} {seconds(value)}"
-        for name, value in (("TTFT", wish.slo.ttft_s), ("TPOT", wish.slo.tpot_s))
+        for name, value in (("TTFT", load.slo.ttft_s), ("TPOT", load.slo.tpot_s))
         if value is not None
     ]
     within = f" within {' and '.join(limits)}" if limits else ""
@@ -204,12 +204,12 @@ def _rates(found: Outlook, wish: Wish, price: float | None) -> list[str]:
     else:
         a_million = ""
         if price:
-            dollars = dollars_per_million(price, found.best.requests_s * wish.lengths.output)
+            dollars = dollars_per_million(price, found.best.requests_s * load.lengths.output)
             a_million = f", $ {dollars:.2f} per 1M output tokens"
         lines.append(f"Most requests{within}: {_state(found.best)}{a_million}")
-    if wish.requests_s is not None:
-        state = f"{wish.requests_s:g} requests/s are too many" if found.asked is None else _state(found.asked)
-        missed = found.asked is not None and not wish.slo.met_by(found.asked.ttft_s, found.asked.tpot_s)
+    if load.requests_s is not None:
+        state = f"{load.requests_s:g} requests/s are too many" if found.asked is None else _state(found.asked)
+        missed = found.asked is not None and not load.slo.met_by(found.asked.ttft_s, found.asked.tpot_s)
         lines.append(f"At the rate asked for: {state}{' (SLO missed)' if missed else ''}")
     return lines
 
@@ -221,10 +221,10 @@ def _state(state: OpenLoad) -> str:
     )
 
 
-def _open_json(state: OpenLoad | None, wish: Wish, price: float | None) -> dict[str, Any] | None:
+def _open_json(state: OpenLoad | None, load: PlannedLoad, price: float | None) -> dict[str, Any] | None:
     if state is None:
         return None
-    return asdict(state) | _dollars(state.requests_s * wish.lengths.output, price)
+    return asdict(state) | _dollars(state.requests_s * load.lengths.output, price)
 
 
 def _dollars(tokens_s: float, price: float | None) -> dict[str, float]:

@@ -16,7 +16,7 @@ from forearm.errors import ConfigError
 from forearm.plan.host import EngineHost, type_host
 from forearm.plan.load import RequestTokens, Slo
 from forearm.plan.machines import machine
-from forearm.plan.outlook import ModelHeaders, Outlook, Wish, outlook
+from forearm.plan.prediction import ModelHeaders, PlannedLoad, Prediction, predict
 from forearm.plan.report import NOT_MEASURED, figure, seconds
 from forearm.plan.shapes import SHAPES, write_shape
 
@@ -26,7 +26,7 @@ TYPES = (
 )  # fmt: skip
 QUANTIZATIONS = ("none", "int8", "int4")
 MAX_MODEL_LEN = 8192
-WISH = Wish(RequestTokens(512, 256), Slo(ttft_s=5.0, tpot_s=0.2))
+LOAD = PlannedLoad(RequestTokens(512, 256), Slo(ttft_s=5.0, tpot_s=0.2))
 COLUMNS = (
     "Type", "Weights", "RAM at peak, GiB", "Contexts", "TTFT, 1 client", "Tokens/s, 1 client", "Tokens/s, 16 clients",
     "Requests/s in the SLO",
@@ -40,14 +40,14 @@ Made by `forearm plan --sizing-table`; do not edit it. For your own model, machi
 **{NOT_MEASURED}**
 `bench/results/plan/xeon-bf16-1-core.json` compares the same arithmetic with a measurement.
 
-Prompts have {WISH.lengths.prompt} tokens and outputs {WISH.lengths.output}; prompts share no prefix.
+Prompts have {LOAD.lengths.prompt} tokens and outputs {LOAD.lengths.output}; prompts share no prefix.
 
 - Weights: `none` is bfloat16 as published; `int8` and `int4` are values of `--quantization`.
 - RAM at peak: memory of all processes with every KV block in use.
 - Contexts: number of contexts of {MAX_MODEL_LEN} tokens (or the model's own length) that fit, at most
   `--max-num-seqs` (128) for each engine.
 - TTFT: time to first token. Tokens/s: output tokens of all clients together, prompts included.
-- Requests/s in the SLO: highest rate with TTFT within {WISH.slo.ttft_s:g} s and {seconds(WISH.slo.tpot_s or 0)}
+- Requests/s in the SLO: highest rate with TTFT within {LOAD.slo.ttft_s:g} s and {seconds(LOAD.slo.tpot_s or 0)}
   per token; – if a single request already misses it.
 - Models that do not fit a machine are left out."""
 
@@ -72,11 +72,11 @@ def _model(name: str, hosts: dict[str, EngineHost]) -> Iterator[str]:
             for quantization in QUANTIZATIONS:
                 asked = host.with_config(quantization=quantization, max_model_len=length)
                 with suppress(ConfigError):  # it does not fit
-                    found = outlook(asked, ModelHeaders(Path(folder)), WISH)
+                    found = predict(asked, ModelHeaders(Path(folder)), LOAD)
                     yield f"| {' | '.join(_cells(host, quantization, found))} |"
 
 
-def _cells(host: EngineHost, quantization: str, found: Outlook) -> Iterator[str]:
+def _cells(host: EngineHost, quantization: str, found: Prediction) -> Iterator[str]:
     batches = {batch.sequences // found.engines: batch for batch in found.batches}
     engines = f" ({found.engines} engines)" if found.engines > 1 else ""
     yield f"{host.name}{engines}"

@@ -16,7 +16,7 @@ from forearm.config.api_config import ApiConfig
 from forearm.config.configs import Configs
 from forearm.config.engine_config import EngineConfig
 from forearm.config.serve_config import ServeConfig
-from forearm.doctor import command, surroundings
+from forearm.doctor import command, server_checks
 from forearm.doctor.command import examine, run
 from forearm.doctor.finding import CheckedHost, Finding
 from forearm.errors import ConfigError
@@ -283,7 +283,7 @@ def test_a_port_that_somebody_else_has_is_an_error_with_a_remedy() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
 
-        (found,) = surroundings.address(this(ApiConfig(host="127.0.0.1", port=taken.getsockname()[1])))
+        (found,) = server_checks.address(this(ApiConfig(host="127.0.0.1", port=taken.getsockname()[1])))
 
     assert (found.check, found.status) == ("port", "error")
     assert "choose another --port" in found.remedy
@@ -322,7 +322,7 @@ def server() -> Iterator[HTTPServer]:
 def test_a_server_that_runs_is_asked_how_it_is(ready: bool, status: str, words: str, server: HTTPServer) -> None:
     server.ready = ready  # type: ignore[attr-defined]
 
-    port, state = surroundings.address(this(ApiConfig(host="127.0.0.1", port=server.server_port)))
+    port, state = server_checks.address(this(ApiConfig(host="127.0.0.1", port=server.server_port)))
 
     assert "is used by a running server" in port.what
     assert (state.check, state.status) == ("server", status)

@@ -19,7 +19,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.names import parts
-from forearm.model.checkpoint.unread import unread_names
+from forearm.model.checkpoint.unread_tensors import unread_names
 from forearm.model.families.bert_like import distance_buckets, embedded_distances
 from forearm.model.families.config import Dense
 from forearm.model.families.families import read_config

@@ -19,7 +19,7 @@ from forearm.model.checkpoint.formats import described, plan_formats, spec_bytes
 from forearm.model.checkpoint.names import parts, stored_module
 from forearm.model.checkpoint.shards import StoredTensor, read_tensors
 from forearm.model.checkpoint.tensor_part import TensorPart
-from forearm.model.checkpoint.unread import check_unread, some
+from forearm.model.checkpoint.unread_tensors import check_unread, some
 from forearm.model.families.config import DTypeName, KvDTypeName, ModelConfig, WeightFormat
 from forearm.model.families.families import read_config
 from forearm.model.families.keys import Keys, read_json

@@ -3,7 +3,7 @@
 A file belongs to one checkpoint (names, sizes, times and headers of its files, some pages of each tensor, and
 config.json), one set of formats and one tier's layout; the executor checks the last two, and every byte by hash. A
 damaged file is written again. Files are written beside serving, readable by this user alone, under another name until
-they are whole. cache_room.py deletes the least recently used ones.
+they are whole. cache_limit.py deletes the least recently used ones.
 
 Names and times alone do not identify a checkpoint: `cp -p` and images with fixed times can replace it and leave both
 unchanged. The pages in the key detect another model at once; a few changed bytes between them are found while serving
@@ -32,7 +32,7 @@ from typing import Protocol
 from forearm import __version__
 from forearm.config.environment import cache_folder
 from forearm.model.checkpoint import calibration, source_check
-from forearm.model.checkpoint.cache_room import ERRORS, RECORD, WEIGHTS, drop, make_room
+from forearm.model.checkpoint.cache_limit import ERRORS, RECORD, WEIGHTS, drop, make_room
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.rounding_errors import NOTHING_ROUNDED, RoundingErrors
 from forearm.model.pooling.adapters import AdaptedTensor

@@ -3,7 +3,7 @@
 Making one of a .gguf file's SentencePiece vocabulary takes up to two seconds, and converting older files transformers.
 A cache file belongs to one folder with the names and contents of its files except weights (of a .gguf file, its
 header), and to the versions of the libraries that made it; its content is checked by hash. A file that does not match
-is made again. The files share --weight-cache-bytes with the packed weights (cache_room.py).
+is made again. The files share --weight-cache-bytes with the packed weights (cache_limit.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 import tokenizers
 
 from forearm import __version__
-from forearm.model.checkpoint.cache_room import TOKENIZER, make_room
+from forearm.model.checkpoint.cache_limit import TOKENIZER, make_room
 from forearm.model.gguf.gguf import read_gguf_file
 from forearm.text.tokenizer.tokenizer_files import TokenizerParts
 

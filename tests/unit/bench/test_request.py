@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tests.unit.bench.raw_server import HANG_UP, chunked, plain, raw_server
 
-from forearm.bench.ask import NO_TOKENS, Listener, RequestForm, ask
 from forearm.bench.datasets import Sample
 from forearm.bench.http import Http
 from forearm.bench.load import Traffic, run
+from forearm.bench.request import NO_TOKENS, Listener, RequestForm, ask
 from forearm.bench.statistics import RequestOutcome
 
 SAMPLE = Sample("What is a glacier?", 9, 4, "r-1")

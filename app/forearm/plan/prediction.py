@@ -1,4 +1,4 @@
-"""The outlook of a model on a host: its memory, the contexts that fit, and its speed."""
+"""The prediction of a model on a host: its memory, the contexts that fit, and its speed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True)
-class Wish:
+class PlannedLoad:
     """The load to plan for. requests_s: of all clients together; None: not given."""
 
     lengths: RequestTokens
@@ -39,7 +39,7 @@ class ModelHeaders:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class Prediction:
     """The plan of one host with `engines` engines, each with `fitting`. Times and rates are of all engines together.
 
     batches: closed loads of growing size; best: the highest rate that meets the SLO; asked: the state at the requested
@@ -86,20 +86,20 @@ class Outlook:
         return self.engines * (loaded + max(kv_bytes, 2 * PIECE_BYTES)) + self.host.config.others_bytes
 
 
-def outlook(host: EngineHost, model: ModelHeaders, wish: Wish) -> Outlook:
+def predict(host: EngineHost, model: ModelHeaders, load: PlannedLoad) -> Prediction:
     """Return the plan with one engine, or with one per NUMA node if a node has room, so that no data crosses sockets.
 
     Raises: ConfigError with the arithmetic if the model does not fit.
     """
     if host.node is not None:
         try:
-            apart = _with(host, host.node, host.nodes, model, wish)
+            apart = _with(host, host.node, host.nodes, model, load)
         except ConfigError:
             pass  # all nodes together may have room
         else:
-            if apart.fitting.blocks * BLOCK_TOKENS >= 8 * _tokens(wish.lengths):
+            if apart.fitting.blocks * BLOCK_TOKENS >= 8 * _tokens(load.lengths):
                 return apart
-    return _with(host, host, 1, model, wish)
+    return _with(host, host, 1, model, load)
 
 
 def smaller(host: EngineHost, model: ModelHeaders) -> Iterator[str]:
@@ -123,26 +123,26 @@ def _fit(engine: EngineHost, model: ModelHeaders) -> Fit:
     return fit(engine.config, model.folder, engine.memory, engine.placed.threads, draft, any_tier=elsewhere)
 
 
-def _with(host: EngineHost, engine: EngineHost, engines: int, model: ModelHeaders, wish: Wish) -> Outlook:
+def _with(host: EngineHost, engine: EngineHost, engines: int, model: ModelHeaders, load: PlannedLoad) -> Prediction:
     fitting = _fit(engine, model)
     work, rates = work_of(fitting.checkpoint), engine.rates
     if rates.measured:
         rates = replace(rates, achieved=achieved((m.format for m in (*work.body, *work.head)), engine.placed))
     cost = Cost(work, rates, fitting.limits.step_tokens)
     if fitting.checkpoint.config.pooled:
-        texts = _together(pooled(cost, wish.lengths), engines)
-        return Outlook(host, engines, fitting, cost, by_format(fitting.checkpoint), (), texts, None)
-    most = min(fitting.limits.running, fitting.blocks * BLOCK_TOKENS // _tokens(wish.lengths))
-    best = most_requests_s(cost, wish.lengths, wish.slo, most) if most else None
-    rate = None if wish.requests_s is None else wish.requests_s / engines
-    asked = at_rate(cost, rate, wish.lengths, most) if rate is not None and most else None
-    return Outlook(
+        texts = _together(pooled(cost, load.lengths), engines)
+        return Prediction(host, engines, fitting, cost, by_format(fitting.checkpoint), (), texts, None)
+    most = min(fitting.limits.running, fitting.blocks * BLOCK_TOKENS // _tokens(load.lengths))
+    best = most_requests_s(cost, load.lengths, load.slo, most) if most else None
+    rate = None if load.requests_s is None else load.requests_s / engines
+    asked = at_rate(cost, rate, load.lengths, most) if rate is not None and most else None
+    return Prediction(
         host,
         engines,
         fitting,
         cost,
         by_format(fitting.checkpoint),
-        tuple(at_batch(cost, count, wish.lengths, engines) for count in BATCHES if count <= most),
+        tuple(at_batch(cost, count, load.lengths, engines) for count in BATCHES if count <= most),
         None if best is None else _together(best, engines),
         None if asked is None else _together(asked, engines),
     )

@@ -1,4 +1,4 @@
-"""Checks of a server's surroundings: allocator, settings, port, running server, hub, disks, model."""
+"""Checks of a server's environment: allocator, settings, port, running server, hub, disks, model."""
 
 from __future__ import annotations
 
