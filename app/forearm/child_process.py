@@ -82,7 +82,7 @@ class Child:
                 await asyncio.sleep(RETRY_S)
 
     def bind(self, cores: tuple[int, ...]) -> None:
-        """Run it on these cores from now on; () leaves it where it is. Its threads to come inherit that."""
+        """Move the process to these cores; () leaves it where it is. Threads that it starts later inherit them."""
         self.cores = cores
         if cores and self.process is not None:
             with contextlib.suppress(ProcessLookupError):  # it has ended: the next start is on these cores

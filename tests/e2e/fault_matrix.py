@@ -271,7 +271,7 @@ def _lives(pid: int) -> bool:
 
 
 def within(timeout_s: float, holds: Callable[[], bool]) -> None:
-    """Raises: AssertionError."""
+    """Wait until `holds` is true. Raises: AssertionError after `timeout_s`."""
     end = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < end, f"not so after {timeout_s:g} s"

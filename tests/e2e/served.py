@@ -177,7 +177,7 @@ def free_port() -> int:
 
 
 def wait_until(holds: Callable[[], bool], timeout_s: float = 60.0, say: Callable[[], str] = str) -> None:
-    """Raises: AssertionError."""
+    """Wait until `holds` is true. Raises: AssertionError after `timeout_s`."""
     end = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < end, f"not so after {timeout_s} s\n{say()}"

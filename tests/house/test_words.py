@@ -16,7 +16,7 @@ OWN = sorted(path for top in ("app", "bench", "deploy", "tests", "tools") for pa
 FRAGMENT = re.compile(
     r"""\W*(of|those|these|its?|their|they|his|whose|as|what|how|who|whoever|whom|whether|so|where|when|which|because|why
         |from|in|on|at|by|for|with|without|to|under|between|past|before|after|until|while|since|if
-        |that|such|nobody|may|is|was|are|let|whatever|wherever|only|left)\b""",
+        |that|such|nobody|may|is|was|are|let|whatever|wherever|only|left|raises:)(?!\w)""",
     re.IGNORECASE | re.VERBOSE,
 )
 

@@ -24,7 +24,7 @@ class RampUp:
     end_rps: float
 
     def __post_init__(self) -> None:
-        """Raises: ConfigError."""
+        """Check the rates. Raises: ConfigError."""
         if self.strategy not in STRATEGIES:
             raise ConfigError(f"--ramp-up-strategy {self.strategy}: write one of {', '.join(STRATEGIES)}")
         if not 0 < self.start_rps <= self.end_rps:

@@ -144,7 +144,7 @@ class Http:
     _idle: list[HttpConnection] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Raises: ConfigError."""
+        """Check the address. Raises: ConfigError."""
         url = urlsplit(self.address)
         if url.scheme not in ("http", "https", "unix") or not (url.hostname or url.scheme == "unix"):
             raise ConfigError(f"--base-url {self.address}: write http://host:port, https://host:port or unix:/path")

@@ -70,7 +70,7 @@ class Bench:
     """The runs of one command line."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        """Raises: ConfigError."""
+        """Read the flags. Raises: ConfigError."""
         self._args = args
         self._rates = options.rates(args.request_rate)
         self._ramp_up = None
@@ -185,7 +185,7 @@ class Bench:
             await self._run(asked, [sample] * self._args.num_warmups, quiet, text)
 
     async def _profile(self, http: Http, path: str) -> None:
-        """Raises: EngineUnavailable."""
+        """Start or stop the server's profile. Raises: EngineUnavailable."""
         if self._args.profile:
             try:
                 reply = await http.post(path, b"", {}, lambda *_: None)

@@ -124,7 +124,7 @@ class Admission:
         )
 
     def _check_alternatives(self, params: SamplingParams, prompt: int) -> None:
-        """Raises: InvalidRequest if more alternatives are asked for than the limit, or than one message holds."""
+        """Refuse more alternatives than the limit, or than one message holds. Raises: InvalidRequest."""
         for name in ("logprobs", "prompt_logprobs"):
             count, limit = getattr(params, name), self.terms.alternatives
             if count is not None and limit != -1 and not 0 <= alternatives(count, self.terms.vocab_size) <= limit:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-gc.disable()  # until the model is loaded: what the imports make stays
+gc.disable()  # until the model is loaded: objects made by imports are never garbage
 
 from forearm import log as logs
 from forearm.config.engine_config import EngineConfig

@@ -58,7 +58,7 @@ class RequestQueue:
         return Load(self._limit + self._places - taken - self.length, wait_s)
 
     def check(self, outputs: int, running: int, waiting: int) -> None:
-        """Raises: InvalidRequest or Overloaded if a request for `outputs` outputs exceeds the limits."""
+        """Check that a request for `outputs` outputs is within the limits. Raises: InvalidRequest, Overloaded."""
         most = self._limit + self._places
         if outputs > most:
             raise InvalidRequest(

@@ -32,7 +32,7 @@ _RANGES = (
 
 
 def check(params: SamplingParams, vocab_size: int) -> None:
-    """Raises: InvalidRequest naming the first field that is out of range, its value and what it may be."""
+    """Check all parameters. Raises: InvalidRequest naming the first that is out of range, its value and its range."""
     check_ranges(params)
     if not all(params.bad_words_token_ids):
         raise InvalidRequest("bad_words has an empty word", "bad_words")

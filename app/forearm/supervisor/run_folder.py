@@ -37,7 +37,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def held(self, name: str) -> Iterator[None]:
-        """Make an empty file that is written until the context ends: a process that locks it waits so long."""
+        """Make an empty file and hold its lock until the context ends: a process that locks it waits until then."""
         try:
             file = (self.path / name).open("w")
         except OSError as error:

@@ -83,7 +83,7 @@ async def _started(configs: Configs, runtime: RunFolder, files: ModelFiles) -> i
     with runtime.held(API_CONFIG):
         await api.start()
         try:
-            from forearm.supervisor import supervisor  # now: gunicorn runs
+            from forearm.supervisor import supervisor  # imported late: gunicorn is starting meanwhile
 
             engines = supervisor.prepare(configs, runtime, files, api)
         except BaseException:

@@ -351,7 +351,7 @@ def _numbers(answer: Answer) -> bool:
 
 
 def too_slow(*_: object) -> None:
-    """Raises: TimeoutError."""
+    """End a reading that takes too long. Raises: TimeoutError."""
     raise TimeoutError(f"more than {MOST_S} s of a core")
 
 

@@ -49,7 +49,7 @@ class MessagesConversation:
         self._names: dict[str, str] = {}  # tool names by the id of the call
 
     def system(self, given: str | list[Json]) -> None:
-        """Raises: InvalidRequest."""
+        """Add the system prompt. Raises: InvalidRequest."""
         parts = [part for part in _texts("system", given) if not part["text"].startswith(_BILLING)]
         if parts:
             self.messages.append({"role": "system", "content": _plain(parts)})
@@ -199,7 +199,7 @@ def _tools(given: list[Json], warnings: ClientWarnings) -> list[Json]:
 
 
 def _choice(choice: MessagesToolChoice | None, tools: list[Json]) -> Json:
-    """Raises: InvalidRequest."""
+    """Return OpenAI's tool_choice of the same meaning. Raises: InvalidRequest."""
     if choice is None or (not tools and choice.type in ("auto", "none")):
         return {}
     parallel = {"parallel_tool_calls": False} if choice.disable_parallel_tool_use else {}
@@ -233,7 +233,7 @@ def _thinking(body: CountRequest, warnings: ClientWarnings, reads_reasoning: boo
 
 
 def _format(body: CountRequest) -> Json | None:
-    """Raises: InvalidRequest."""
+    """Return OpenAI's response_format of the same meaning. Raises: InvalidRequest."""
     given = None if body.output_config is None else body.output_config.format
     if given is None:
         return None

@@ -94,11 +94,11 @@ class EngineConnection:
                 await self._writer.drain()
 
     async def ask_state(self) -> wire.State:
-        """Raises: EngineUnavailable."""
+        """Return the engine's state. Raises: EngineUnavailable."""
         return await self._ask(wire.AskState(), self._states)
 
     async def ask_metrics(self) -> str:
-        """Raises: EngineUnavailable."""
+        """Return the engine's metrics in Prometheus' text format. Raises: EngineUnavailable."""
         return await self._ask(wire.AskMetrics(), self._metrics)
 
     async def profile(self, start: bool, timeout_s: float) -> str:

@@ -44,7 +44,7 @@ class Generation:
         return self
 
     async def __anext__(self) -> Event:
-        """Raises: EngineFailed, EngineUnavailable if the request or its engine failed."""
+        """Return the next event. Raises: EngineFailed, EngineUnavailable if the request or its engine failed."""
         while self._open:
             event = await self._events.get()
             if isinstance(event, ForearmError):
@@ -89,8 +89,8 @@ class Generation:
             self._accepted.put_nowait(None)
             self._unaccepted -= 1
             if not self._unaccepted:
-                # Now, not when the submitting task runs again: the connection has just counted the request as the
-                # engine's, and who counts those in front of the engine must not count it a second time.
+                # At once, not when the submitting task runs again: the connection has just counted the request as the
+                # engine's, so the count of requests in front of the engine must not include it any more.
                 requests, self._requests = self._requests, ()  # a long prompt is not kept while the answer grows
                 for observer in self._observers:
                     observer.submitted([one.prompt_token_ids for one in requests], requests[0].params)

@@ -100,7 +100,7 @@ class BeamGeneration:
             observer.submitted([request.prompt_token_ids for request in self._requests], self._requests[0].params)
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, wire.Tokens]]:
-        """Raises: as Generation; and Overloaded, where the engine has no room for a later round."""
+        """Yield the outputs. Raises: as Generation does; Overloaded if the engine has no room for a later round."""
         while self._round is not None:
             await self._take(self._round)
             self._round = await self._submitted()

@@ -137,7 +137,7 @@ class ServingChat:
         return (await self._prompts.chat(body, self._told_tools(self._tool_choice(body))))[1]
 
     def _tool_choice(self, body: ChatRequest) -> ToolChoice:
-        """Raises: InvalidRequest."""
+        """Return how the answer may call tools. Raises: InvalidRequest."""
         choice = tool_choice(body)
         if choice.wanted != "auto":
             return choice

@@ -144,7 +144,7 @@ class PromptRenderer:
         return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens)
 
     def check_length(self, text: str, param: str | None = None) -> None:
-        """Raises: InvalidRequest for a text that cannot fit, before seconds are spent on tokenizing it."""
+        """Refuse a text that cannot fit, before seconds are spent on tokenizing it. Raises: InvalidRequest."""
         if len(text) > _HOPELESS * self.context * self.tokenizer.longest_token:
             raise InvalidRequest(
                 f"This model's maximum context length is {self.context} tokens. However, your text has {len(text)} "
@@ -165,7 +165,7 @@ class PromptRenderer:
 
 
 def check_total(tokens: int) -> None:
-    """Raises: InvalidRequest if a request's texts have more tokens than may come as token ids."""
+    """Refuse a request whose texts have more tokens than may come as token ids. Raises: InvalidRequest."""
     if tokens > MOST_VALUES:
         raise InvalidRequest(f"the request's texts have more than {MOST_VALUES} tokens; send several requests")
 

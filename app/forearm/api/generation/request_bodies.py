@@ -71,9 +71,7 @@ class Body(BaseModel):
 
 
 class LateBody(Body):
-    """A body of an API that most servers are never asked for: its validator is made with a worker's first request, in
-    1 to 5 ms, instead of at each start.
-    """
+    """A body of a rarely used API: its validator is made with the first request, in 1 to 5 ms, not at each start."""
 
     model_config = ConfigDict(defer_build=True)
 

@@ -85,6 +85,6 @@ class ServedModel:
         return asked or self.names[0]
 
     def heading(self, prefix: str, body: GenerationBody, caller: Caller) -> Heading:
-        """Raises: ModelNotFound."""
+        """Return what all answers to this request have in common. Raises: ModelNotFound."""
         name = self.name(body.model)
         return Heading(f"{prefix}-{body.request_id or caller.request_id}", int(time.time()), name, self.fingerprint)

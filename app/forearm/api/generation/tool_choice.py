@@ -84,7 +84,7 @@ class ToolChoice:
 
 
 def tool_choice(body: ChatRequest) -> ToolChoice:
-    """Raises: InvalidRequest naming the field."""
+    """Return how the answer may call tools. Raises: InvalidRequest naming the field."""
     choice = body.tool_choice
     if body.tools is None:
         if choice not in (None, "none"):
@@ -108,7 +108,7 @@ def tool_choice(body: ChatRequest) -> ToolChoice:
 
 
 def _checked(tools: Sequence[Json]) -> list[Json]:
-    """Raises: InvalidRequest."""
+    """Return the tools as a list. Raises: InvalidRequest naming the first that is wrong."""
     if not tools:
         raise InvalidRequest("tools must not be an empty array", "tools")
     if len(tools) > _MOST_TOOLS:
@@ -146,7 +146,7 @@ def _allowed(choice: Json, tools: list[Json], parallel: bool) -> ToolChoice:
 
 
 def _name(choice: Json, tools: Sequence[Json]) -> str:
-    """Raises: InvalidRequest."""
+    """Return the name of the function that a tool_choice means. Raises: InvalidRequest."""
     function = choice.get("function")
     name = function.get("name") if isinstance(function, dict) else None
     if choice.get("type", "function") != "function" or not isinstance(name, str):

@@ -93,7 +93,7 @@ def check_generation(body: GenerationBody, config: ApiConfig, vocab_size: int) -
 
 
 def check_template(template: str | None, generation_prompt: bool | None, continued: bool, config: ApiConfig) -> None:
-    """Raises: InvalidRequest naming the field."""
+    """Check the fields of a request that choose the template. Raises: InvalidRequest naming the field."""
     if template is not None and not config.trust_request_chat_template:
         raise InvalidRequest(
             "a request's own chat_template is not trusted; start the server with --trust-request-chat-template",
@@ -106,7 +106,7 @@ def check_template(template: str | None, generation_prompt: bool | None, continu
 
 
 def check_completion(body: CompletionRequest, config: ApiConfig, vocab_size: int) -> None:
-    """Raises: InvalidRequest naming the field."""
+    """Check the fields of a completion that may be unsupported. Raises: InvalidRequest naming the field."""
     check_generation(body, config, vocab_size)
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise InvalidRequest("best_of is not supported by this server; leave it out", "best_of")

@@ -56,7 +56,7 @@ async def create_chat_batch(
 
 
 def _chats(body: ChatBatchRequest, limit: int) -> list[ChatRequest]:
-    """Raises: InvalidRequest."""
+    """Return a request for each conversation. Raises: InvalidRequest."""
     others = body.model_extra or {}
     for name in ("stream", "tools", "echo", "prompt_logprobs", "return_prompt_text"):
         if others.get(name) is not None and others[name] is not False and others[name] != []:

@@ -172,7 +172,7 @@ async def create_completion(
 
 
 def _prompts(body: CompletionRequest) -> list[str] | list[list[int]]:
-    """Raises: InvalidRequest."""
+    """Return the prompts: texts, or token ids. Raises: InvalidRequest."""
     prompt = body.prompt
     if prompt is None or (not prompt and isinstance(prompt, list)):
         raise InvalidRequest("prompt is required and must not be empty", "prompt")

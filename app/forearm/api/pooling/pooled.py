@@ -159,7 +159,7 @@ class ServingPooling:
         return await asyncio.to_thread(encode)
 
     async def _inputs(self, body: InputFields) -> list[str] | list[list[int]]:
-        """Raises: InvalidRequest."""
+        """Return the inputs, texts or token ids; messages are rendered to one text. Raises: InvalidRequest."""
         if (body.input is None) == (body.messages is None):
             raise InvalidRequest("give either input or messages", "input")
         if body.messages is not None:
@@ -185,7 +185,10 @@ class ServingPooling:
     def _ids(
         self, text: str | list[int], plan: PoolingPlan, special: bool, limit: int | None, keep: KeptEnd
     ) -> list[int]:
-        """Raises: InvalidRequest for a text that cannot fit, before much time is spent on tokenizing it."""
+        """Return the token ids of an input; a text that cannot fit is refused before it is tokenized.
+
+        Raises: InvalidRequest.
+        """
         if not isinstance(text, str):
             if limit is None or len(text) <= limit:
                 return text

@@ -61,7 +61,7 @@ async def rerank(request: Request, body: RerankBody, pooling: Pooling) -> Respon
 
 
 def _plan(pooling: ServingPooling, body: PairFields, api: str) -> PoolingPlan:
-    """Raises: InvalidRequest, ModelNotFound."""
+    """Return the pooling plan of the model that is asked for. Raises: InvalidRequest, ModelNotFound."""
     plan = pooling.plan_of(body, api)
     if plan.kind == "classify" and len(plan.labels) != 1:
         raise InvalidRequest(
@@ -130,7 +130,7 @@ async def _scores(
 def _pair_prompts(
     pooling: ServingPooling, body: PairFields, form: PairForm, pairs: list[Pair]
 ) -> Iterator[wire.PoolingPrompt]:
-    """Raises: InvalidRequest for a text that cannot fit."""
+    """Return the prompts of pairs of texts. Raises: InvalidRequest for a text that cannot fit."""
     limit = pooling.limit_of(body)
     for one, two in pairs:
         if limit is None:
@@ -152,7 +152,7 @@ def _cut(pooling: ServingPooling, text: str, tokens: int) -> str:
 def _prompts(
     pooling: ServingPooling, body: PairFields, plan: PoolingPlan, texts: list[tuple[str, int]]
 ) -> Iterator[wire.PoolingPrompt]:
-    """Raises: InvalidRequest for a text that cannot fit."""
+    """Return the prompts of the texts. Raises: InvalidRequest for a text that cannot fit."""
     limit = pooling.limit_of(body)
     for text, tokens in texts:
         if limit is None:

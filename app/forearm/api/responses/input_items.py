@@ -215,7 +215,7 @@ def response_format(given: Json | None) -> Json | None:
 
 
 def refuse(message: str, param: str = "input") -> NoReturn:
-    """Raises: InvalidRequest."""
+    """Refuse an input with this message. Raises: InvalidRequest."""
     raise InvalidRequest(message, param)
 
 

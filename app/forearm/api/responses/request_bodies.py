@@ -124,7 +124,7 @@ class ResponsesRequest(LateBody):
 
 
 def check_include(include: list[str] | None) -> None:
-    """Raises: InvalidRequest naming what cannot be included."""
+    """Check the names in `include`. Raises: InvalidRequest naming what cannot be included."""
     for one in include or ():
         if one not in INCLUDABLE:
             raise InvalidRequest(f"include: {one[:100]!r} is not supported; write {' or '.join(INCLUDABLE)}", "include")

@@ -58,7 +58,7 @@ def _kept(request: Request) -> ResponseStore | None:
 
 
 def _stored(request: Request) -> ResponseStore:
-    """Raises: ResponseNotFound where nothing is stored."""
+    """Return the store. Raises: ResponseNotFound if nothing is stored."""
     store = _kept(request)
     if store is None:
         raise ResponseNotFound("this server stores no responses (VLLM_ENABLE_RESPONSES_API_STORE=0)")
@@ -211,7 +211,7 @@ def _several(query: QueryParams, name: str) -> list[str]:
 
 
 def _flag(query: QueryParams, name: str) -> bool:
-    """Raises: InvalidRequest."""
+    """Return a flag of the query, false by default. Raises: InvalidRequest."""
     value = query.get(name, "false").lower()
     if value not in ("true", "false", "1", "0"):
         raise InvalidRequest(f"{name}: {value[:100]!r} is neither true nor false", name)
@@ -219,7 +219,7 @@ def _flag(query: QueryParams, name: str) -> bool:
 
 
 def _number(query: QueryParams, name: str, low: int, high: int) -> int | None:
-    """Raises: InvalidRequest."""
+    """Return a number of the query, None if it is absent. Raises: InvalidRequest."""
     value = query.get(name)
     if value is None:
         return None

@@ -69,7 +69,7 @@ class ResponseStore:
                 with closing(sqlite3.connect(self._path)) as made:
                     made.executescript(
                         f"PRAGMA synchronous = OFF; {SCHEMA}"
-                    )  # else each table waits for the disk: 0.2 s
+                    )  # otherwise each table waits for the disk, 0.2 s in all
             except (OSError, sqlite3.Error) as error:
                 self._path.unlink(missing_ok=True)
                 raise ConfigError(f"{self._path} for stored responses: {error}; free its disk, or set TMPDIR") from None
@@ -104,7 +104,7 @@ class ResponseStore:
         await self._within(write)
 
     def check(self, size: int) -> None:
-        """Raises: InvalidRequest if a response of `size` bytes can never be stored."""
+        """Refuse a response of `size` bytes that can never be stored. Raises: InvalidRequest."""
         if size > self._bytes:
             raise InvalidRequest(
                 f"the response takes {size} bytes and the store holds {self._bytes} (FOREARM_RESPONSES_STORE_BYTES); "
@@ -113,7 +113,7 @@ class ResponseStore:
             )
 
     async def get(self, response_id: str, owner: str) -> StoredResponse:
-        """Raises: ResponseNotFound."""
+        """Return one of the owner's responses. Raises: ResponseNotFound."""
         return await self._within(lambda store: self._one(store, response_id, owner))
 
     async def chain(self, response_id: str, owner: str, most_bytes: int) -> list[StoredResponse]:
@@ -188,7 +188,7 @@ class ResponseStore:
         return await self._within(write)
 
     async def delete(self, response_id: str, owner: str) -> None:
-        """Raises: ResponseNotFound."""
+        """Delete one of the owner's responses. Raises: ResponseNotFound."""
 
         def write(store: sqlite3.Connection) -> None:
             self._one(store, response_id, owner)

@@ -44,7 +44,7 @@ class ResponsesQuestion:
 
 
 async def asked(body: ResponsesRequest, store: ResponseStore | None, owner: str, most_bytes: int) -> ResponsesQuestion:
-    """Raises: InvalidRequest, ResponseNotFound."""
+    """Return the question, with the turns before it that are stored. Raises: InvalidRequest, ResponseNotFound."""
     tools = OfferedTools()
     for number, tool in enumerate(body.tools or ()):
         tools.take(f"tools[{number}]", tool)

@@ -35,7 +35,7 @@ GEMMA4 = {
 
 
 def windows(metadata: GgufMetadata, values: dict[str, Any]) -> None:
-    """Add the window and the layers that have one."""
+    """Add the sliding window, and the kind of each layer."""
     values["sliding_window"] = metadata.integer("attention.sliding_window")
     slides = metadata.each("attention.sliding_window_pattern", values["num_hidden_layers"])
     values["layer_types"] = [SLIDING if one else FULL for one in slides]
@@ -82,7 +82,7 @@ def gemma3n(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
             raise ConfigError(f"{metadata.gguf.path} has no tensor {tensor}.weight, which Gemma 3n needs")
         values[key] = metadata.gguf.tensors[f"{tensor}.weight"].shape[0]
     values["hidden_size_per_layer_input"] = metadata.integer("embedding_length_per_layer_input")
-    behind = max(values["num_hidden_layers"] - 20, 0)  # llama.cpp, whatever the file says: 20 layers have keys
+    behind = max(values["num_hidden_layers"] - 20, 0)  # as in llama.cpp: the first 20 layers have keys of their own
     values["num_kv_shared_layers"] = metadata.integer("attention.shared_kv_layers", behind)
     values["intermediate_size"] = metadata.each("feed_forward_length", values["num_hidden_layers"])
     cuts = metadata.keys.get("gemma3n.activation_sparsity_scale")
