@@ -95,22 +95,6 @@ def attempt(source: TextStream, body: Steps[bool]) -> Steps[bool]:
     return is_call
 
 
-def call_list(source: TextStream, calls: Calls) -> Steps[bool]:
-    """Read `[{"name": …, "arguments": {…}}, …]`. Returns: whether the list is complete; the rest is recorded if not."""
-    if not (yield from literal(source, "[")):
-        return False
-    while True:
-        yield from space(source)
-        if not (yield from call_object(source, calls)):
-            return False
-        source.record()
-        yield from space(source)
-        if (yield from literal(source, "]")):
-            return True
-        if not (yield from literal(source, ",")):
-            return False
-
-
 def call_object(source: TextStream, calls: Calls, needs_arguments: bool = False) -> Steps[bool]:
     """Read `{"name": …, "arguments": {…}}`, or `parameters`; other keys are skipped.
 
@@ -146,6 +130,24 @@ def call_object(source: TextStream, calls: Calls, needs_arguments: bool = False)
     yield call
     yield CallArguments(call.index, plain_arguments(held))
     return True
+
+
+def call_list(
+    source: TextStream, calls: Calls, call: Callable[[TextStream, Calls], Steps[bool]] = call_object
+) -> Steps[bool]:
+    """Read `[…, …]` of calls, JSON's by default. Returns: whether the list is complete; the rest is recorded if not."""
+    if not (yield from literal(source, "[")):
+        return False
+    while True:
+        yield from space(source)
+        if not (yield from call(source, calls)):
+            return False
+        source.record()
+        yield from space(source)
+        if (yield from literal(source, "]")):
+            return True
+        if not (yield from literal(source, ",")):
+            return False
 
 
 def arguments(source: TextStream, index: int) -> Steps[None]:

@@ -12,7 +12,7 @@ import json
 import re
 
 from forearm.text.tool_parsers.incremental import Steps, TextStream, literal, some, space, word
-from forearm.text.tool_parsers.json_calls import CallReader, Calls, answer, attempt, fenced_calls
+from forearm.text.tool_parsers.json_calls import CallReader, Calls, answer, attempt, call_list, fenced_calls
 from forearm.text.tool_parsers.parts import CallArguments
 
 BEGIN, END = "<|python_start|>", "<|python_end|>"
@@ -44,26 +44,12 @@ def pythonic(source: TextStream, calls: Calls) -> Steps[None]:
     yield from literal(source, BEGIN)
     yield from space(source)
     if (yield from some(source)) and source.peek() == "[":
-        if (yield from attempt(source, _call_list(source, calls))):
+        if (yield from attempt(source, call_list(source, calls, _call))):
             yield from space(source)
             yield from literal(source, END)
     else:
         source.back(source.recorded())
     yield from answer(source, calls)
-
-
-def _call_list(source: TextStream, calls: Calls) -> Steps[bool]:
-    yield from literal(source, "[")
-    while True:
-        yield from space(source)
-        if not (yield from _call(source, calls)):
-            return False
-        source.record()
-        yield from space(source)
-        if (yield from literal(source, "]")):
-            return True
-        if not (yield from literal(source, ",")):
-            return False
 
 
 def _call(source: TextStream, calls: Calls) -> Steps[bool]:
@@ -89,7 +75,7 @@ def python_between(begin: str, end: str) -> CallReader:
         if (yield from literal(source, "```python")):
             yield from space(source)
         if (yield from some(source)) and source.peek() == "[":
-            return (yield from _call_list(source, calls))
+            return (yield from call_list(source, calls, _call))
         is_call = False
         while (yield from _call(source, calls)):
             is_call = True

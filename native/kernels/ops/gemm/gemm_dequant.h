@@ -17,7 +17,6 @@ namespace {
 
 constexpr int64_t kStripBytes = 16 << 10;
 constexpr int64_t kStripRows = 96;
-constexpr int64_t kWidePanels = 8;  // at most, of a tile
 constexpr int64_t kDequantScratchBytes = kStripBytes + kStripRows * 2 * kPanel * 4 + kTileFloats * 4;
 
 constexpr int64_t kQuantumBytes = kPanel * Mma<kWide>::kQuantum * dtype_bytes(kWide);  // bytes of a quantum, widened
