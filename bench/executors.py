@@ -8,8 +8,9 @@ import numpy as np
 from bench.shapes import POOL, Shape, bfloat16
 
 from forearm import _native
+from forearm.config.number_formats import WeightFormat
 from forearm.model.checkpoint.formats import plan_formats
-from forearm.model.families.config import ModelConfig, WeightFormat
+from forearm.model.families.config import ModelConfig
 from forearm.model.families.matrices import matrices, uniform_formats
 from forearm.model.quantization.quantization import Asked
 

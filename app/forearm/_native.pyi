@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from forearm.array_types import Float32Array, Int8Array, Int32Array, UInt8Array, UInt32Array, UInt64Array
-from forearm.model.families.config import ModelConfig, WeightFormat
+from forearm.config.number_formats import WeightFormat
+from forearm.model.families.config import ModelConfig
 from forearm.model.families.matrices import MatrixSpec
 
 def tier() -> str:
@@ -31,7 +32,7 @@ def quarantined() -> list[tuple[str, str]]:
 
 def operand_form(weight_dtype: str) -> str:
     """What the tier in use rounds activations to, to multiply them with weights of this dtype: "float32", "float16",
-    "bfloat16" or "int8" (int8 and int4 weights of a format that is not `wide`)."""
+    "bfloat16" or "int8" (integer weights of a format that is not `wide`)."""
 
 def scratch_bytes(
     config: ModelConfig,
@@ -73,7 +74,7 @@ class Executor:
     layers.{i}.{qkv,o,up,down}, layers.{i}.{conv_in,conv_out}, layers.{i}.{mamba_in,mamba_out},
     layers.{i}.{delta_in,delta_gates,delta_out}, layers.{i}.{latent_in,q_up,k_up,v_up,o},
     layers.{i}.{router,experts.up,experts.down,shared.up,shared.down}, dense.{i}. formats: of each of these, by name.
-    kv_dtype: "float32", "float16", "bfloat16", "int8", "fp8_e4m3" or "fp8_e5m2"; the keys of fp8 are int8.
+    kv_dtype: a KvDTypeName of config/number_formats.py; the keys of fp8 are int8.
     step_tokens, step_sequences, step_logit_rows: most tokens, sequences and logit rows of one forward().
     cores: empty (threads are not pinned) or one CPU id a thread.
     ranks: threads of each rank, neighbours in `cores`; empty: one rank of all. Each has its part of every matrix and of
@@ -148,7 +149,7 @@ class Executor:
     ) -> None:
         """Pack rows that are already quantized, bit for bit.
 
-        codes: [rows, k], int8 (int4: -8 .. 7; fp4_e2m1: twice its numbers), or the bytes of fp8 as uint8.
+        codes: [rows, k], int8 (of 4 bits those of kernels.h's nibble_code), or the bytes of fp8 as uint8.
         scales, zeros, offsets: [rows, groups], groups = ceil(k / group); scales must be representable in the format's
         scale_dtype.
         order: int32 [k], code column k multiplies activation order[k]; the same for all parts of a packed matrix, of
@@ -358,7 +359,7 @@ class Kernels:
         scale_dtype: str = "float32",
         importance: Float32Array | None = None,
     ) -> tuple[Int8Array, Float32Array]:
-        """Weights [rows, k] as "int8" or "int4": codes [rows, k], scales [rows, groups].
+        """Weights [rows, k] as codes of an integer `dtype`: codes [rows, k], scales [rows, groups].
 
         importance: [k], as kernels.h's RoundTask has it.
         """
@@ -374,7 +375,7 @@ class Kernels:
         scale_dtype: str = "float32",
         bits: Literal[8, 16] = 8,
     ) -> Float32Array:
-        """a w^T with a [m, k] quantized as `quantize` does, w [n, k] as codes of "int8" or "int4"; returns [m, n].
+        """a w^T with a [m, k] quantized as `quantize` does, w [n, k] as codes of an integer `dtype`; returns [m, n].
 
         scales, zeros, offsets: [n, groups], groups = ceil(k / group).
         """

@@ -19,8 +19,9 @@ import numpy as np
 from bench.executors import load_piece
 
 from forearm import _native
+from forearm.config.number_formats import WeightFormat
 from forearm.model.checkpoint.formats import spec_bytes
-from forearm.model.families.config import Attention, Experts, FeedForward, Layer, ModelConfig, Rope, WeightFormat
+from forearm.model.families.config import Attention, Experts, FeedForward, Layer, ModelConfig, Rope
 from forearm.model.families.matrices import matrices, uniform_formats
 
 FORMATS = {

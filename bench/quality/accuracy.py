@@ -35,8 +35,9 @@ from bench.records import figure, record, run_of
 from bench.shapes import SHAPES, Shape
 
 from forearm import LLM, SamplingParams, _native
+from forearm.config.number_formats import WeightFormat
 from forearm.model.checkpoint.hub import DEMO_MODEL
-from forearm.model.families.config import ModelConfig, WeightFormat
+from forearm.model.families.config import ModelConfig
 from forearm.model.families.matrices import matrices, uniform_formats
 from forearm.model.gguf.gguf_codes import BLOCK_TYPES, decode_rows
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from forearm.model.families.config import WeightFormat
-from forearm.model.quantization.quantization import AT_LOAD
+from forearm.config.number_formats import AT_LOAD, WeightFormat
 
 
 @dataclass(frozen=True)

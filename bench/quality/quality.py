@@ -35,10 +35,10 @@ from bench.quality.quality_tasks import Tasks
 from bench.records import Figure, figure, figures_of, line_of, record, run_of
 
 from forearm import _native
+from forearm.config.number_formats import WeightFormat
 from forearm.model.checkpoint.calibration import WINDOW
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.quality_report import TEXTS, Comparison, TextModel
-from forearm.model.families.config import WeightFormat
 from forearm.model.families.matrices import uniform_formats
 from forearm.model.gguf.gguf import is_gguf
 from forearm.model.quantization.quantization import Asked

@@ -29,7 +29,6 @@ enum class DType : int32_t {
   fp4_e2m1 = 8,
   e8m0 = 9
 };
-constexpr int kFloatDTypes = 3;
 constexpr int kDTypes = 10;
 
 // What the code that packs, checks and dispatches has to know of a number format. A new one is a row here, its loops in
@@ -279,14 +278,14 @@ struct QuantizeTask {
 };
 
 // Quantizes weights while they are loaded: float w [rows][k] to codes [rows][k] and scales [rows][ceil(k / group)], w ~
-// s * code. int8: s = absmax / 127. int4: tries scales that put the largest weight at code -8 or beyond (so s may be
-// negative), refits each to its codes, and takes the one with the least squared error over the group
+// s * code. 8 bits: s = absmax / 127. 4 bits: tries scales that put the largest weight at code -8 or beyond (so s may
+// be negative), refits each to its codes, and takes the one with the least squared error over the group
 // (ops/load/quantize_weights.h). Scales are rounded to scale_dtype before codes are.
-//   importance   [k]: weights of the columns' squared errors in the search of int4 scales; null: all 1
+//   importance   [k]: weights of the columns' squared errors in the search of scales; null: all 1
 struct RoundTask {
   const float* w;
   int64_t rows, k, group;
-  DType dtype;  // int8 or int4
+  DType dtype;  // of integers that are scaled to a largest code (NumberFormat)
   DType scale_dtype;
   int8_t* codes;
   float* scales;

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/chosen_formats.h"
 #include "kernels/pack.h"
 
 namespace forearm {
@@ -75,13 +76,13 @@ Floats quantized(const Kernels& k, int variant) {
   return out.all();
 }
 
+constexpr ChosenFormats kRounded{[](DType d) { return is_integer(d) && number_format(d).largest > 0; }};
 Floats rounded(const Kernels& k, int variant) {
   constexpr int64_t kRows = 3, kDim = 77, kGroup = 32, kGroups = 3;
   const Floats w = numbers(kRows * kDim, 2);
   std::vector<int8_t> codes(kRows * kDim);
   Floats out(kRows * kGroups);
-  const DType dtype = variant ? DType::int4 : DType::int8;
-  k.round({w.data(), kRows, kDim, kGroup, dtype, DType::bf16, codes.data(), out.data()});
+  k.round({w.data(), kRows, kDim, kGroup, kRounded.dtypes[variant], DType::bf16, codes.data(), out.data()});
   out.insert(out.end(), codes.begin(), codes.end());
   return out;
 }
@@ -245,25 +246,23 @@ Floats multiplied(const Kernels& k, DType dtype, Form form, const Product& p) {
 Product product(int variant) { return {static_cast<Epilogue>(variant % 5), variant < 5 ? 1 : 13}; }
 
 // Products in each dtype's own form, of codes by 16 bits, and of dequantized fp8.
-constexpr DType kOwn[] = {DType::f32, DType::f16, DType::bf16, DType::int8, DType::int4, DType::fp4_e2m1};
-constexpr DType kCodes[] = {DType::int8, DType::int4, DType::fp4_e2m1};
-constexpr DType kWide[] = {DType::fp8_e4m3, DType::fp8_e5m2};
+constexpr ChosenFormats kOwn{[](DType d) { return is_float(d) || is_integer(d); }}, kCodes{is_integer}, kWide{is_fp8};
 Floats own_product(const Kernels& k, int variant) {
-  const DType dtype = kOwn[variant / kProducts];
+  const DType dtype = kOwn.dtypes[variant / kProducts];
   return multiplied(k, dtype, k.layout[at(dtype)].form, product(variant % kProducts));
 }
 Floats product_of_16_bits(const Kernels& k, int variant) {
-  const DType dtype = kCodes[variant / kProducts];
+  const DType dtype = kCodes.dtypes[variant / kProducts];
   return multiplied(k, dtype, in_16_bits(k.layout[at(dtype)].form), product(variant % kProducts));
 }
 Floats wide_product(const Kernels& k, int variant) {
-  return multiplied(k, kWide[variant / kProducts], k.layout[at(k.wide)].form, product(variant % kProducts));
+  return multiplied(k, kWide.dtypes[variant / kProducts], k.layout[at(k.wide)].form, product(variant % kProducts));
 }
 
 // Whole steps of AMX tiles, and more rows than two tiles have.
-constexpr DType kStepped[] = {DType::bf16, DType::int8, DType::int4, DType::fp4_e2m1};
+constexpr ChosenFormats kStepped{[](DType d) { return d == DType::bf16 || is_integer(d); }};
 Floats long_product(const Kernels& k, int variant) {
-  const DType dtype = kStepped[variant];
+  const DType dtype = kStepped.dtypes[variant];
   return multiplied(k, dtype, k.layout[at(dtype)].form, {Epilogue::store, 37, 128, 64});
 }
 
@@ -276,9 +275,9 @@ Floats scaled_product(const Kernels& k, int variant) {
 // merged.
 constexpr int64_t kContext = 45, kTokens = 5, kKeys = kContext + kTokens, kGroupHeads = 3, kAttended = 32,
                   kAttentions = 3;
-constexpr DType kCaches[] = {DType::f32, DType::f16, DType::bf16, DType::int8, DType::fp8_e4m3, DType::fp8_e5m2};
+constexpr ChosenFormats kCaches{[](DType d) { return number_format(d).in_cache; }};
 Floats attended(const Kernels& k, int variant) {
-  const DType dtype = kCaches[variant / kAttentions];
+  const DType dtype = kCaches.dtypes[variant / kAttentions];
   constexpr int64_t kBlocks = 2;
   const int64_t head_bytes = kv_head_bytes(dtype, kAttended);
   Bytes keys(kBlocks * head_bytes), values(kBlocks * head_bytes), scratch(k.attend_scratch_bytes(kAttended));
@@ -342,15 +341,15 @@ Floats of_a_row(const Kernels& k, int variant) {
 // (kernel_check_attention.cpp).
 float exactly(const Kernels&, int) { return 0; }
 float of_own(const Kernels& k, int variant) {
-  const Form form = k.layout[at(kOwn[variant / kProducts])].form;
+  const Form form = k.layout[at(kOwn.dtypes[variant / kProducts])].form;
   return form == Form::f32_rows || is_quantized(form) ? 0 : 0x1p-11f;
 }
 float of_long(const Kernels& k, int variant) {
-  return is_quantized(k.layout[at(kStepped[variant])].form) ? 0 : 0x1p-9f;
+  return is_quantized(k.layout[at(kStepped.dtypes[variant])].form) ? 0 : 0x1p-9f;
 }
 float of_wide(const Kernels& k, int) { return k.wide == DType::f32 ? 0 : 0x1p-6f; }
 float of_attention(const Kernels& k, int variant) {
-  const DType dtype = kCaches[variant / kAttentions];
+  const DType dtype = kCaches.dtypes[variant / kAttentions];
   return k.layout[at(is_float(dtype) ? dtype : k.wide)].form == Form::f32_rows ? 0 : 0x1p-6f;
 }
 
@@ -364,7 +363,7 @@ struct Case {
 };
 constexpr Case kCases[] = {
     {"quantize", quantized, kForms, exactly, false},
-    {"round", rounded, 2, exactly, false},
+    {"round", rounded, kRounded.count, exactly, false},
     {"norm", normed, 8, exactly, false},
     {"add_norm", add_normed, 1, exactly, false},
     {"head_norm", head_normed, 1, exactly, false},
@@ -374,12 +373,12 @@ constexpr Case kCases[] = {
     {"gated_norm", gated, 8, exactly, false},
     {"delta_rule", delta_ruled, 1, exactly, false},
     {"embed", embedded, static_cast<int>(DType::e8m0), exactly, false},  // every dtype before it
-    {"gemm", own_product, 6 * kProducts, of_own, false},
-    {"long gemm", long_product, 4, of_long, false},
+    {"gemm", own_product, kProducts* kOwn.count, of_own, false},
+    {"long gemm", long_product, kStepped.count, of_long, false},
     {"scaled gemm", scaled_product, 2, exactly, false},
-    {"16-bit gemm", product_of_16_bits, 3 * kProducts, exactly, false},
-    {"fp8 gemm", wide_product, 2 * kProducts, of_wide, true},
-    {"attention", attended, 6 * kAttentions, of_attention, false},
+    {"16-bit gemm", product_of_16_bits, kProducts* kCodes.count, exactly, false},
+    {"fp8 gemm", wide_product, kProducts* kWide.count, of_wide, true},
+    {"attention", attended, kAttentions* kCaches.count, of_attention, false},
     {"row", of_a_row, 3, exactly, false},
 };
 

@@ -157,6 +157,27 @@ def code_of(path: Path) -> str:
     return re.sub(r"//.*", "", path.read_text())
 
 
+def named_in_python(name: str) -> Iterator[str]:
+    """Files of the package whose texts, other than docstrings, have this word."""
+    for path in PACKAGE.rglob("*.py"):
+        tree = parsed(path)
+        docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        texts = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in docstrings)
+        if any(isinstance(one.value, str) and re.search(rf"\b{name}\b", one.value) for one in texts):
+            yield at(path)
+
+
+# The tables of number formats, and files that pack them, multiply them or read them from checkpoints.
+@pytest.mark.parametrize("name", ["int4", "fp8_e4m3", "fp8_e5m2", "fp4_e2m1"])
+def test_a_number_format_is_named_in_a_handful_of_files(name: str) -> None:
+    python = sorted(named_in_python(name))
+    cxx = [at(p) for p in CXX if p.is_relative_to(ROOT / "native") and re.search(rf"\b{name}\b", code_of(p))]
+    assert "app/forearm/config/number_formats.py" in python
+    assert "native/kernels/kernels.h" in cxx
+    assert len(python) <= 3, python
+    assert len(cxx) <= 5, cxx
+
+
 def test_linux_headers_are_included_in_threads_and_tiers_alone() -> None:
     linux = re.compile(r"#include <(linux/|asm/|sys/(auxv|epoll|eventfd|memfd|prctl|syscall|sysinfo)|sched\.h|numa)")
     allowed = ("native/threads/", "native/kernels/tiers.cpp")

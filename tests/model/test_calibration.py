@@ -11,6 +11,7 @@ import pytest
 from tests.model.test_same_tokens import BLOCK, SHAPES, Weights, prompt, same
 
 from forearm import _native
+from forearm.config.number_formats import WeightFormat
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.calibration import (
     DAMPING,
@@ -20,7 +21,7 @@ from forearm.model.checkpoint.calibration import (
     calibration_tokens,
 )
 from forearm.model.checkpoint.hub import DEMO_MODEL
-from forearm.model.families.config import ModelConfig, WeightFormat
+from forearm.model.families.config import ModelConfig
 from forearm.model.families.matrices import matrices, uniform_formats
 
 Floats = npt.NDArray[np.float32]

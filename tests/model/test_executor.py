@@ -12,7 +12,8 @@ from tests.kernels.sampling_reference import Line, arrays
 
 from forearm import _native
 from forearm.array_types import Int32Array
-from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig, Rope, WeightFormat
+from forearm.config.number_formats import WeightFormat
+from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig, Rope
 from forearm.model.families.matrices import matrices, uniform_formats
 
 CONFIG = ModelConfig(

@@ -16,10 +16,11 @@ from tests.model.run_native import Run, Stepper
 from tests.model.test_same_tokens import LLAMA, Floats, Slice, layers, prompt, run_alone, same, step
 
 from forearm import _native
+from forearm.config.number_formats import WeightFormat
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.checkpoint.shards import read_tensors
-from forearm.model.families.config import Attention, Experts, FeedForward, Layer, ModelConfig, WeightFormat
+from forearm.model.families.config import Attention, Experts, FeedForward, Layer, ModelConfig
 from forearm.model.families.matrices import matrices, uniform_formats
 
 UNIT = 2.0**-24

@@ -12,7 +12,8 @@ import pytest
 
 from forearm import _native
 from forearm.array_types import Float32Array, Int32Array
-from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig, Rope, WeightFormat
+from forearm.config.number_formats import WeightFormat
+from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig, Rope
 from forearm.model.families.matrices import matrices, uniform_formats
 
 CONFIG = ModelConfig(
@@ -205,8 +206,8 @@ def zeros(*shape: int) -> npt.NDArray[np.int8]:
     ("weights", "changes", "text"),
     [
         (WeightFormat("float32"), {}, "its format holds floats"),
-        (WeightFormat("int4", 16), {"codes": np.full((16, 80), 8, np.int8)}, "int4 codes are -8 to 7, not 8"),
-        (WeightFormat("fp4_e2m1", 16), {"codes": np.full((16, 80), 5, np.int8)}, "fp4_e2m1 codes are 0, 1, .*, not 5"),
+        (WeightFormat("int4", 16), {"codes": np.full((16, 80), 8, np.int8)}, "int4 codes are -8, -7, .*, 6, 7, not 8"),
+        (WeightFormat("fp4_e2m1", 16), {"codes": np.full((16, 80), 5, np.int8)}, "fp4_e2m1 codes are -12, .*, not 5"),
         (WeightFormat("fp4_e2m1", 16, "e8m0"), {"scales": np.full((16, 5), 3, np.float32)}, "scale_dtype"),
         (WeightFormat("int4", 16), {"codes": zeros(16, 80).view(np.uint8)}, "int8"),
         (WeightFormat("int8", 16), {"codes": zeros(16, 79)}, "of width 79 do not fit"),

@@ -24,9 +24,9 @@ from tests.unit.model.stored import write
 from transformers import AutoModelForCausalLM
 
 from forearm import _native
+from forearm.config.number_formats import WeightFormat
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.weights import load_native
-from forearm.model.families.config import WeightFormat
 
 (PLAIN,) = (case for case in CASES if case.name == "gpt-oss")
 CASE = replace(PLAIN, settings={**PLAIN.settings, "hidden_size": 96, "intermediate_size": 160}, prompt=70, greedy=64)

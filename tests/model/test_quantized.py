@@ -27,8 +27,8 @@ from tests.model.stored_codes import FORMATS, Format
 from transformers import AutoModelForCausalLM
 
 from forearm import _native
+from forearm.config.number_formats import WeightFormat
 from forearm.model.checkpoint.checkpoint import open_checkpoint
-from forearm.model.families.config import WeightFormat
 from forearm.model.quantization.codes import CodedMatrix
 from forearm.model.quantization.quantization import Asked
 

@@ -9,7 +9,7 @@ import pytest
 from tests.model.test_same_tokens import SHAPES, Slice, Weights, prompt, run_alone, same, step
 
 from forearm import _native
-from forearm.model.families.config import WeightFormat
+from forearm.config.number_formats import WeightFormat
 from forearm.model.families.matrices import matrices, uniform_formats
 
 LENGTH = 600  # two chunks of attention

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tests.model.cases import CASES, Case, make
 
+from forearm.config.number_formats import WeightFormat
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.quality_report import TextModel
-from forearm.model.families.config import WeightFormat
 from forearm.model.families.matrices import uniform_formats
 from forearm.model.quantization.quantization import Asked
 

@@ -10,18 +10,8 @@ import numpy.typing as npt
 import pytest
 
 from forearm import _native
-from forearm.model.families.config import (
-    Attention,
-    DTypeName,
-    Experts,
-    FeedForward,
-    KvDTypeName,
-    LatentAttention,
-    Layer,
-    ModelConfig,
-    Rope,
-    WeightFormat,
-)
+from forearm.config.number_formats import DTypeName, KvDTypeName, WeightFormat
+from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, Layer, ModelConfig, Rope
 from forearm.model.families.matrices import matrices, uniform_formats
 from forearm.model.families.recurrences import AltUp, GatedDelta, Mamba2, ShortConv
 

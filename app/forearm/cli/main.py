@@ -39,7 +39,7 @@ USAGE = """usage: forearm COMMAND ...
   doctor [MODEL]      what this host lacks or wastes, each with its remedy
   bench KIND          measure a running server, or this machine
   run-batch [MODEL]   answer a file of requests
-  quantize [MODEL]    write a model with int8 or int4 weights, for forearm, vLLM and transformers
+  quantize [MODEL]    write a model with quantized weights, for forearm, vLLM and transformers
   health              exit status 0 if a server takes requests
   completion SHELL    script that completes commands, flags and models in bash, zsh or fish
   --version

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from forearm.config.flags import CommandParser
+from forearm.config.number_formats import AT_LOAD, INTEGERS
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.calibration import Team
 from forearm.model.checkpoint.checkpoint import open_checkpoint
@@ -20,7 +21,7 @@ from forearm.model.checkpoint.quantized_writer import CheckpointWriter
 from forearm.model.checkpoint.weights import load_weights
 from forearm.model.gguf.gguf import is_gguf
 from forearm.model.gguf.gguf_writer import MIXTURES, GgufWriter, float_checkpoint
-from forearm.model.quantization.quantization import AT_LOAD, Asked
+from forearm.model.quantization.quantization import Asked
 from forearm.text.tokenizer.gguf_vocabulary import check_vocabulary, gguf_vocabulary
 
 _GGUF = "gguf-"
@@ -30,7 +31,7 @@ FORMATS = [*(name for name in AT_LOAD if name != "fp8"), *(f"{_GGUF}{name}" for 
 def run(argv: Sequence[str]) -> int:
     """Write a compressed-tensors checkpoint or a .gguf file. Returns: the exit status. Raises: ConfigError."""
     parser = CommandParser(
-        "forearm quantize [MODEL] -o FOLDER [--format int4]",
+        "forearm quantize [MODEL] -o FOLDER [flags]",
         "Write a model of floats as a compressed-tensors checkpoint, which forearm, vLLM and transformers read, or as "
         "a GGUF file, which forearm and llama.cpp read.",
     )
@@ -42,7 +43,10 @@ def run(argv: Sequence[str]) -> int:
     )
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="FOLDER", help="a new folder")
     parser.add_argument(
-        "--format", default="int4", choices=FORMATS, help="as --quantization of serve, or as llama.cpp calls its files"
+        "--format",
+        default=INTEGERS[4],
+        choices=FORMATS,
+        help="as --quantization of serve, or as llama.cpp calls its files",
     )
     parser.add_argument("--threads", type=int, default=0, help="absent: the cores that this process may use")
     parser.add_argument(

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from forearm.config.common import Common
+from forearm.config.number_formats import (
+    AT_LOAD,
+    KV_CODES,
+    METHODS,
+    SAME_DTYPE,
+    SAME_KV_DTYPE,
+    DTypeName,
+    KvDTypeName,
+)
 from forearm.config.settings import (
     boolean,
     gibibytes,
@@ -17,9 +26,6 @@ from forearm.config.settings import (
     whole,
 )
 
-DTYPES = {"half": "float16", "float": "float32"}
-ROUNDED = ("int8", "int4", "int4-fast", "int4-g32", "int4-g64", "int4-g128", "fp8")  # quantized while loading
-QUANTIZED = ("gptq", "awq", "compressed-tensors", "fbgemm_fp8", "mxfp4", "gguf")  # quantized in the checkpoint
 SAME_QUANTIZATION = {"None": "none", "gptq_marlin": "gptq", "awq_marlin": "awq"}
 
 
@@ -31,14 +37,14 @@ class EngineConfig(Common):
         "auto",
         "type of weights and activations; auto: the checkpoint's, or the one that this CPU computes instead",
         flag="--dtype",
-        parse=one_of("auto", "bfloat16", "float16", "float32", **DTYPES),
+        parse=one_of("auto", *get_args(DTypeName), **SAME_DTYPE),
     )
     quantization: str = setting(
         "none",
-        "quantize weights while loading: int8, int4 (-g32, -g64, -g128: group size; -fast: without calibration), fp8; "
-        "or the checkpoint's own method",
+        f"quantize weights while loading: {', '.join(AT_LOAD)} (-g: group size; -fast: without calibration); or the "
+        "checkpoint's own method",
         flag="--quantization -q",
-        parse=one_of("none", *ROUNDED, *QUANTIZED, **SAME_QUANTIZATION),
+        parse=one_of("none", *dict.fromkeys((*AT_LOAD, *METHODS)), **SAME_QUANTIZATION),
     )
     model_impl: str = setting(
         "auto",
@@ -62,7 +68,7 @@ class EngineConfig(Common):
     )
     quantization_activations: str = setting(
         "auto",
-        "activations of int8 and int4 weights: int8, or float (W8A16, W4A16), which are kept to 16 bits, integers with "
+        "activations of integer weights: int8, or float (W8A16, W4A16), which are kept to 16 bits, integers with "
         "a scale for each token and group of weights; auto: int8, or as a checkpoint's quality.json or its "
         "compressed-tensors config says (VLLM_CPU_INT4_W4A8=0 is float)",
         flag="--quantization-activations",
@@ -72,13 +78,11 @@ class EngineConfig(Common):
     )
     kv_cache_dtype: str = setting(
         "auto",
-        "type of the KV cache; auto: as dtype, but bfloat16 for pooling models in int8 or int4; int8, fp8_e4m3 (fp8) "
-        "and fp8_e5m2 (values alone are fp8, keys int8) have a scale for each token and head, take half the memory of "
-        "16 bits and cost less than 0.3 % of perplexity on SmolLM2-135M",
+        "type of the KV cache; auto: as dtype, but bfloat16 for pooling models with integer weights; "
+        f"{', '.join(KV_CODES)} (of fp8 the values alone, keys are int8) have a scale for each token and head, take "
+        "half the memory of 16 bits and cost less than 0.3 % of perplexity on SmolLM2-135M",
         flag="--kv-cache-dtype",
-        parse=one_of(
-            "auto", "bfloat16", "float16", "float32", "int8", "fp8_e4m3", "fp8_e5m2", fp8="fp8_e4m3", **DTYPES
-        ),
+        parse=one_of("auto", *get_args(KvDTypeName), **SAME_KV_DTYPE),
     )
     max_model_len: int | Literal["auto"] | None = setting(
         None,

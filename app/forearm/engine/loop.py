@@ -293,7 +293,7 @@ class EngineLoop:
             self._queue.leave(begun=request.scheduled_s is not None)
             if not self.terms.prefix_caching:
                 # No request can find its blocks, so they are reused before untouched memory: after six rounds of
-                # bench/compare.py's requests to the 0.5B shape, int4, the process has 573 MiB instead of 847.
+                # bench/compare.py's requests to the 0.5B shape in 4 bits, the process has 573 MiB instead of 847.
                 for one in request.sequences:
                     self.scheduler.blocks.forget(one)
             del self._requests[request.name]

@@ -16,12 +16,12 @@ from typing import Protocol
 import numpy as np
 
 from forearm.array_types import Int32Array
+from forearm.config.number_formats import AT_LOAD, NUMBER_FORMATS, WeightFormat
 from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.host.placement import Plan
 from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.checkpoint.weights import load_native
-from forearm.model.families.config import WeightFormat
-from forearm.model.quantization.quantization import AT_LOAD, FP8_HEAD_GROUP, HEAD_GROUP, INT8_GROUP, Asked
+from forearm.model.quantization.quantization import FP8_HEAD_GROUP, HEAD_GROUP, INT8_GROUP, Asked
 from forearm.plan.cost import FEW_ROWS, LAYER_S, MANY_ROWS, Achieved
 from forearm.plan.shapes import SMALL_SHAPE, write_shape
 from forearm.plan.work import work_of
@@ -62,9 +62,15 @@ def _asked(format: WeightFormat) -> Asked | None:
         return Asked(embeddings="none")
     groups = {name: {one.group} for name, one in AT_LOAD.items()}
     groups["int8"] |= {INT8_GROUP, FP8_HEAD_GROUP, HEAD_GROUP}
-    dtype = "int4" if format.dtype == "fp4_e2m1" else format.dtype
-    alike = (name for name, one in AT_LOAD.items() if one.dtype == dtype and format.group in groups[name])
-    return next((Asked(name, "none", "float" if format.wide else "auto") for name in alike), None)
+    number = NUMBER_FORMATS[format.dtype]
+    return next(
+        (
+            Asked(name, "none", "float" if format.wide else "auto")
+            for name, one in AT_LOAD.items()
+            if NUMBER_FORMATS[one.dtype] == number and format.group in groups[name]
+        ),
+        None,
+    )
 
 
 def _achieved(folder: Path, format: WeightFormat, asked: Asked, placed: Plan) -> Achieved:

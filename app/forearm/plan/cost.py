@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from forearm.model.families.config import WeightFormat
+from forearm.config.number_formats import WeightFormat
 from forearm.plan.machines import CORE_GB_S, MULTIPLY_SHARE, READ_SHARE, Machine
 from forearm.plan.work import Matrices, StepWork
 

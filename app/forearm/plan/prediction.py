@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from forearm.config.number_formats import INTEGERS
 from forearm.config.speculative import drafting_asked
 from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.host.memory_plan import Fit, draft_checkpoint, fit
@@ -104,7 +105,7 @@ def predict(host: EngineHost, model: ModelHeaders, load: PlannedLoad) -> Predict
 
 def smaller(host: EngineHost, model: ModelHeaders) -> Iterator[str]:
     """Yield the --quantization values with which a model fits that does not fit unquantized."""
-    for quantization in ("int8", "int4"):
+    for quantization in INTEGERS.values():
         try:
             _fit(host.with_config(quantization=quantization), model)
         except ConfigError:

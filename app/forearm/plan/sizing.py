@@ -10,6 +10,7 @@ from pathlib import Path
 from forearm.config.api_config import ApiConfig
 from forearm.config.configs import Configs
 from forearm.config.engine_config import EngineConfig
+from forearm.config.number_formats import INTEGERS
 from forearm.config.serve_config import ServeConfig
 from forearm.engine.host.placement import GIB
 from forearm.errors import ConfigError
@@ -24,7 +25,7 @@ TYPES = (
     "c6g.16xlarge", "r7g.4xlarge", "c7g.16xlarge", "hpc7g.16xlarge", "c8g.4xlarge", "c8g.12xlarge", "c8g.24xlarge",
     "c8g.48xlarge", "c9g.12xlarge", "c9g.48xlarge",
 )  # fmt: skip
-QUANTIZATIONS = ("none", "int8", "int4")
+QUANTIZATIONS = ("none", *INTEGERS.values())
 MAX_MODEL_LEN = 8192
 LOAD = PlannedLoad(RequestTokens(512, 256), Slo(ttft_s=5.0, tpot_s=0.2))
 COLUMNS = (
@@ -42,7 +43,7 @@ Made by `forearm plan --sizing-table`; do not edit it. For your own model, machi
 
 Prompts have {LOAD.lengths.prompt} tokens and outputs {LOAD.lengths.output}; prompts share no prefix.
 
-- Weights: `none` is bfloat16 as published; `int8` and `int4` are values of `--quantization`.
+- Weights: `none` is bfloat16 as published; the others are values of `--quantization`.
 - RAM at peak: memory of all processes with every KV block in use.
 - Contexts: number of contexts of {MAX_MODEL_LEN} tokens (or the model's own length) that fit, at most
   `--max-num-seqs` (128) for each engine.

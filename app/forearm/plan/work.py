@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+from forearm.config.number_formats import WeightFormat
 from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.host.memory_plan import kv_bytes, state_slot_bytes
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.formats import described, spec_bytes
-from forearm.model.families.config import Attention, LatentAttention, ModelConfig, WeightFormat
+from forearm.model.families.config import Attention, LatentAttention, ModelConfig
 from forearm.model.families.matrices import MatrixSpec, matrices
 
 

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <set>
 #include <span>
 #include <stdexcept>
+#include <string>
 
 namespace forearm {
 namespace {
@@ -33,6 +35,15 @@ bool is_nibble(DType dtype, int8_t code) {
   if (dtype != DType::fp4_e2m1) return code >= -8 && code <= 7;
   const int magnitude = code < 0 ? -code : code;
   return (magnitude <= 4) | (magnitude == 6) | (magnitude == 8) | (magnitude == 12);
+}
+
+// The codes of a format of 4 bits, for an error.
+std::string nibble_codes(DType dtype) {
+  std::set<int> codes;
+  for (int nibble = 0; nibble < 16; ++nibble) codes.insert(nibble_code(dtype, nibble));
+  std::string text;
+  for (const int code : codes) text += (text.empty() ? "" : ", ") + std::to_string(code);
+  return text;
 }
 
 // Scales each group so that its largest value becomes the largest of the dtype; codes are rounded to nearest.
@@ -154,9 +165,8 @@ void Matrix::check_codes(const CodeRows& rows) const {
   const auto has = [this](int8_t code) { return is_nibble(format.dtype, code); };
   const int8_t* code = has_nibbles(format.dtype) ? std::find_if_not(rows.codes, last_code, has) : last_code;
   if (code != last_code)
-    must(false, std::string(number_format(format.dtype).name) + " codes are " +
-                    (format.dtype == DType::int4 ? "-8 to 7" : "0, 1, 2, 3, 4, 6, 8, 12 and their negatives") +
-                    ", not " + std::to_string(*code));
+    must(false, std::string(number_format(format.dtype).name) + " codes are " + nibble_codes(format.dtype) + ", not " +
+                    std::to_string(*code));
   const float* last_scale = rows.scales + rows.rows * groups();
   const float* scale = std::find_if(
       rows.scales, last_scale, [this](float s) { return !std::isfinite(s) || stored(s, format.scale_dtype) != s; });

@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 from tests.model.stored_codes import Format, awq, gptq
 from tests.unit.model.stored import LLAMA, llama, llama_shapes
 
+from forearm.config.number_formats import WeightFormat
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import open_checkpoint
-from forearm.model.families.config import WeightFormat
 from forearm.model.families.matrices import matrices
 from forearm.model.quantization.quantization import Asked
 

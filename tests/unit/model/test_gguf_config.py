@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from tests.unit.model.gguf_files import random_blocks, write_gguf
 
+from forearm.config.number_formats import WeightFormat
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.hub import find_model
-from forearm.model.families.config import WeightFormat
 
 HIDDEN, MIDDLE, VOCAB = 256, 512, 96
 KEYS: dict[str, Any] = {

@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import save_file
 from tests.model.stored_codes import FORMATS, Format, Stored, awq, compressed, fp8, gptq, mxfp4
 
+from forearm.config.number_formats import WeightFormat
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.formats import packed_bytes
 from forearm.model.checkpoint.shards import Files, read_tensors
-from forearm.model.families.config import WeightFormat
 from forearm.model.families.keys import Keys
 from forearm.model.quantization.codes import CodedMatrix, Codes, common_format, expressed
 from forearm.model.quantization.quantization import Asked, find_coded, quantization_of

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from forearm.config.number_formats import AT_LOAD, WeightFormat
 from forearm.engine.host.placement import Plan
-from forearm.model.families.config import WeightFormat
-from forearm.model.quantization.quantization import AT_LOAD
 from forearm.plan.calibration import achieved
 from forearm.plan.cost import Achieved, Cost, Rates
 from forearm.plan.work import AttentionWork, Matrices, StepWork

@@ -30,7 +30,7 @@ from forearm.model.quantization.quantization import Asked
 # The least rows of logits of a step: prompts whose log-probabilities are wanted advance by this many tokens a step.
 LEAST_ROWS = 32
 # Tokens of a step if no budget is configured. Of 16 prompts of 128 tokens at once the first tokens come after 2.5 s
-# on average instead of 3.9 with 2048, and all are done as early (Zen 4, 0.5B shape, bf16; 1.4 and 2.0 s in int4). With
+# on average instead of 3.9 with 2048, and all are done as early (Zen 4, 0.5B, bf16; 1.4 and 2.0 s in 4 bits). With
 # 128 or 256 on two cores it is the same to 4 % better, but many cores need rows. Pooling texts delay no other output.
 STEP_TOKENS, POOLED_STEP_TOKENS = 512, 2048
 # Copies of states: the part of the KV cache's memory for them, and the most that are of use: the last prompt and the

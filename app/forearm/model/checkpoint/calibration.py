@@ -16,9 +16,10 @@ import numpy as np
 
 from forearm import _native
 from forearm.array_types import Float32Array, Int32Array
+from forearm.config.number_formats import WeightFormat
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.formats import spec_bytes
-from forearm.model.families.config import ModelConfig, WeightFormat
+from forearm.model.families.config import ModelConfig
 from forearm.model.families.matrices import matrices, uniform_formats
 
 log = logging.getLogger(__name__)

@@ -14,17 +14,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from forearm.config.number_formats import DTYPES, KV_DTYPES, DTypeName, KvDTypeName, WeightFormat
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.formats import described, plan_formats, spec_bytes
 from forearm.model.checkpoint.names import parts, stored_module
 from forearm.model.checkpoint.shards import StoredTensor, read_tensors
 from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.checkpoint.unread_tensors import check_unread, some
-from forearm.model.families.config import DTypeName, KvDTypeName, ModelConfig, WeightFormat
+from forearm.model.families.config import ModelConfig
 from forearm.model.families.families import read_config
 from forearm.model.families.keys import Keys, read_json
 from forearm.model.families.matrices import matrices
-from forearm.model.families.switches import DTYPES, KV_DTYPES
 from forearm.model.gguf.gguf import is_gguf, read_gguf
 from forearm.model.gguf.gguf_config import gguf_config, is_quantized, predicted_layers
 from forearm.model.pooling.pooled_checkpoint import with_pooling
@@ -82,7 +82,7 @@ class Checkpoint:
         )
 
     @property
-    def rounds_int4_unseen(self) -> bool:
+    def rounds_4_bits_unseen(self) -> bool:
         """True if floats are rounded to 4 bits by the weights alone: the effect of outlier activations is unknown."""
         return not self.method and not self.calibrated and any(one.bits == 4 for one in self.formats.values())
 
@@ -121,8 +121,7 @@ def open_checkpoint(
     folder: a model folder, or a .gguf file, which holds config and tensors in one.
     dtype: auto (the checkpoint's dtype), bfloat16, float16, half, float32 or float.
     kv_dtype: auto (the same as dtype; bfloat16 if a pooling model's layers round activations to int8, beside which 16
-    bits of attention cost no accuracy, and their products take half the time), one of the names of dtype, int8, fp8
-    (fp8_e4m3), fp8_e4m3 or fp8_e5m2.
+    bits of attention cost no accuracy, and their products take half the time), or a name of KV_DTYPES.
     max_model_len: None selects the model's own context length; a longer one is refused unless allow_longer is set.
     quantization: the --quantization settings; a quantized checkpoint keeps the format it is stored in.
     pooling: how texts become vectors; None: the model generates text.

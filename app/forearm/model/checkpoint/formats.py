@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from forearm.config.number_formats import NUMBER_FORMATS, DTypeName, WeightFormat
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import StoredTensor
 from forearm.model.checkpoint.tensor_part import TensorPart
-from forearm.model.families.config import NUMBER_FORMATS, DTypeName, WeightFormat
 from forearm.model.families.matrices import MatrixSpec
 from forearm.model.quantization.codes import CodedMatrix, common_format, groups_of
 from forearm.model.quantization.quantization import (
@@ -91,7 +91,7 @@ def summary(matrices: Iterable[tuple[WeightFormat, int]]) -> str:
 
 
 def described(format: WeightFormat) -> str:
-    """Name of a format in a log line, such as "int4 in groups of 128"."""
+    """Name of a format in a log line, such as "int8 in groups of 128"."""
     group = f" in groups of {format.group}" if format.group else ""
     wide = " (16-bit activations)" if format.wide and format.is_integer else ""
     return f"{format.dtype}{group}{wide}"

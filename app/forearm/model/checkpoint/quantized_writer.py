@@ -20,11 +20,12 @@ import numpy.typing as npt
 
 from forearm import _native
 from forearm.array_types import Float32Array, Int8Array
+from forearm.config.number_formats import WeightFormat
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.shards import widened
 from forearm.model.checkpoint.tensor_part import TensorPart
-from forearm.model.families.config import Attention, FeedForward, WeightFormat
+from forearm.model.families.config import Attention, FeedForward
 from forearm.model.families.keys import read_json
 
 ROWS = 256  # of a matrix that a thread rounds at a time

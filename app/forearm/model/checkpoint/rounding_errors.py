@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from forearm import _native
 from forearm.array_types import Float32Array, Int8Array, Int32Array, UInt8Array
+from forearm.config.number_formats import WeightFormat
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.shards import widened
-from forearm.model.families.config import WeightFormat
 from forearm.model.families.matrices import matrices
 from forearm.model.quantization.codes import E4M3
 

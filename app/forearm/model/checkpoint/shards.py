@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from forearm.config.number_formats import DTypeName
 from forearm.errors import ConfigError
-from forearm.model.families.config import DTypeName
 from forearm.model.families.keys import check_regular, read_json
 
 if TYPE_CHECKING:

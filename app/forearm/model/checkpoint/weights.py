@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from forearm import _native
 from forearm.array_types import Float32Array, Int32Array
+from forearm.config.number_formats import INTEGERS, WeightFormat
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.calibration import Team, calibrated_layers, calibration_tokens
 from forearm.model.checkpoint.checkpoint import Checkpoint, Stored, stored_bytes
@@ -37,7 +38,6 @@ from forearm.model.checkpoint.weight_cache import (
     read_errors,
     save_weights,
 )
-from forearm.model.families.config import WeightFormat
 from forearm.model.families.matrices import matrices
 from forearm.model.pooling.adapters import AdaptedTensor
 from forearm.model.quantization.codes import CodedMatrix, Codes, dequantized, expressed
@@ -265,9 +265,9 @@ def _log_arithmetic(checkpoint: Checkpoint) -> None:
         log.info("weights, %s: %s", how, summary(sizes))
         if checkpoint.method:
             log_loss(checkpoint.folder, any(format.wide for format in checkpoint.formats.values()))
-        if checkpoint.rounds_int4_unseen:
+        if checkpoint.rounds_4_bits_unseen:
             log.warning(
                 "weights: rounded to 4 bits without calibration: their errors do not count what outlier activations "
                 "make of them (SmolLM2-135M: perplexity +44 %%, calibrated +15 %%); measure with forearm quantize, or "
-                "serve with --quantization %s", "int4" if checkpoint.config.layers_stand_alone else "int8",
+                "serve with --quantization %s", INTEGERS[4 if checkpoint.config.layers_stand_alone else 8],
             )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from forearm.config.number_formats import DTypeName
 from forearm.model.families.recurrences import AltUp, GatedDelta, Mamba2, ShortConv
 
 if TYPE_CHECKING:
@@ -15,35 +16,6 @@ if TYPE_CHECKING:
 Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu_squared", "swiglu_oai", "xielu"]
 NormPlacement = Literal["pre", "post", "sandwich"]
 DenseActivation = Literal["none", "tanh"] | Activation
-DTypeName = Literal["float32", "float16", "bfloat16"]
-CodeName = Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "fp4_e2m1"]
-KvDTypeName = Literal["float32", "float16", "bfloat16", "int8", "fp8_e4m3", "fp8_e5m2"]
-
-
-@dataclass(frozen=True)
-class NumberFormat:
-    """A number format of packed weights (native/kernels/kernels.h, DType).
-
-    bits: of a value. quantum: most values of k that a layout (kernels.h, Layout) keeps together; quantum_bytes: theirs.
-    """
-
-    kind: Literal["float", "integer", "fp8"]
-    bits: int
-    quantum: int
-    quantum_bytes: int
-
-
-NUMBER_FORMATS: dict[DTypeName | CodeName, NumberFormat] = {
-    "float32": NumberFormat("float", 32, 4, 16),
-    "float16": NumberFormat("float", 16, 4, 8),
-    "bfloat16": NumberFormat("float", 16, 4, 8),
-    "int8": NumberFormat("integer", 8, 8, 8),
-    "int4": NumberFormat("integer", 4, 16, 8),
-    "fp8_e4m3": NumberFormat("fp8", 8, 4, 4),
-    "fp8_e5m2": NumberFormat("fp8", 8, 4, 4),
-    "fp4_e2m1": NumberFormat("integer", 4, 16, 8),  # a code is twice the number, an integer
-}
-INTEGERS: dict[int, CodeName] = {4: "int4", 8: "int8"}  # by bits
 
 
 @dataclass(frozen=True)
@@ -53,36 +25,6 @@ class Rope:
     inv_freq: Float32Array
     scale: float = 1.0
     interleaved: bool = False
-
-
-@dataclass(frozen=True)
-class WeightFormat:
-    """The number format of one packed matrix in memory (native/kernels/kernels.h, PackedWeights).
-
-    For codes, w = scale * (code - zero) or scale * code + offset, with one scale for `group` values of a row.
-    """
-
-    dtype: DTypeName | CodeName
-    group: int = 0  # values of a row that share a scale, a multiple of 16; 0: the whole row
-    scale_dtype: DTypeName | Literal["e8m0"] = "float32"  # e8m0: 2^(byte - 128)
-    zero: Literal["none", "int8", "float32"] = "none"  # symmetric, zero points, offsets
-    wide: bool = False  # activations are of 16 bits (W4A16), beside fp8 floats; else int8; scales by token and group
-    ordered: bool = False  # columns were sorted while loading: `order` of load_codes
-
-    @property
-    def is_quantized(self) -> bool:
-        """True if the matrix is stored as codes with scales, rather than as floats."""
-        return NUMBER_FORMATS[self.dtype].kind != "float"
-
-    @property
-    def is_integer(self) -> bool:
-        """True if the codes are integers, which are multiplied with activations of 8 or 16 bits."""
-        return NUMBER_FORMATS[self.dtype].kind == "integer"
-
-    @property
-    def bits(self) -> int:
-        """Return the bits of a value, without its scale."""
-        return NUMBER_FORMATS[self.dtype].bits
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from forearm.config.number_formats import DTypeName
 from forearm.errors import ConfigError
 from forearm.model.families import switches
-from forearm.model.families.config import (
-    Activation,
-    Attention,
-    DTypeName,
-    Experts,
-    FeedForward,
-    Layer,
-    Mixer,
-    ModelConfig,
-    Rope,
-)
+from forearm.model.families.config import Activation, Attention, Experts, FeedForward, Layer, Mixer, ModelConfig, Rope
 from forearm.model.families.keys import Keys
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from forearm.config.number_formats import DTypeName
 from forearm.errors import ConfigError
 from forearm.model.families import (
     experts,
@@ -25,7 +26,7 @@ from forearm.model.families import (
     post_norm,
     switches,
 )
-from forearm.model.families.config import DTypeName, ModelConfig
+from forearm.model.families.config import ModelConfig
 from forearm.model.families.decoder import FamilyInputs
 from forearm.model.families.encoders import ENCODERS
 from forearm.model.families.generation import eos_ids, generation_keys

@@ -10,15 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from forearm.model.families.config import (
-    Attention,
-    Experts,
-    FeedForward,
-    LatentAttention,
-    Mixer,
-    ModelConfig,
-    WeightFormat,
-)
+from forearm.config.number_formats import WeightFormat
+from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, Mixer, ModelConfig
 from forearm.model.families.recurrences import Mamba2, ShortConv
 
 # embedding, table: rows are looked up; a tied head multiplies with the embedding. head: gives the logits.

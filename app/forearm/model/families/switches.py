@@ -6,24 +6,17 @@ import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
+from forearm.config.number_formats import DTYPES, DTypeName
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import FLOATS, read_tensors
-from forearm.model.families.config import Attention, DTypeName, Experts, KvDTypeName, ModelConfig
+from forearm.model.families.config import Attention, Experts, ModelConfig
 from forearm.model.families.keys import Keys
 
 log = logging.getLogger(__name__)
 
 FULL, SLIDING = "full_attention", "sliding_attention"
-DTYPES: dict[str, DTypeName] = {
-    "float32": "float32",
-    "float": "float32",
-    "float16": "float16",
-    "half": "float16",
-    "bfloat16": "bfloat16",
-}
-KV_DTYPES: dict[str, KvDTypeName] = DTYPES | {name: name for name in get_args(KvDTypeName)} | {"fp8": "fp8_e4m3"}
 
 # Keys that change the results, with the only values that the executor computes. They are checked if the family itself
 # did not read them.

@@ -15,10 +15,11 @@ from functools import partial
 import numpy as np
 
 from forearm.array_types import Float32Array, Int8Array, UInt8Array
+from forearm.config.number_formats import INTEGERS, WeightFormat
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import Files, StoredTensor
-from forearm.model.families.config import WeightFormat
 from forearm.model.gguf import gguf_small_codes as small
+from forearm.model.gguf.gguf_small_codes import half
 from forearm.model.quantization.codes import CodedMatrix, Codes, Find
 
 # (codes [blocks, values of a block], scales [blocks, groups of a block], offsets of the same shape or None)
@@ -37,11 +38,6 @@ class BlockType:
     bytes: int
     format: WeightFormat
     decode: Callable[[UInt8Array], Decoded]
-
-
-def _half(blocks: UInt8Array, at: int) -> Float32Array:
-    """Return the float16 at byte `at` of each block, as float32 [n, 1]."""
-    return np.ascontiguousarray(blocks[:, at : at + 2]).view(np.float16).astype(np.float32)
 
 
 def _nibbles(packed: UInt8Array) -> UInt8Array:
@@ -71,12 +67,12 @@ def _minus(codes: UInt8Array, zero: int) -> Int8Array:
 
 
 def _q4_0(blocks: UInt8Array) -> Decoded:
-    return _minus(_nibbles(blocks[:, None, 2:]), 8), _half(blocks, 0), None
+    return _minus(_nibbles(blocks[:, None, 2:]), 8), half(blocks, 0), None
 
 
 def _q4_1(blocks: UInt8Array) -> Decoded:
-    scale = _half(blocks, 0)
-    return _minus(_nibbles(blocks[:, None, 4:]), 8), scale, _half(blocks, 2) + 8 * scale
+    scale = half(blocks, 0)
+    return _minus(_nibbles(blocks[:, None, 4:]), 8), scale, half(blocks, 2) + 8 * scale
 
 
 def _fifth_bits(packed: UInt8Array) -> UInt8Array:
@@ -86,22 +82,22 @@ def _fifth_bits(packed: UInt8Array) -> UInt8Array:
 
 def _q5_0(blocks: UInt8Array) -> Decoded:
     codes = _nibbles(blocks[:, None, 6:]).reshape(-1, 32) | _fifth_bits(blocks[:, 2:6])
-    return _minus(codes, 16), _half(blocks, 0), None
+    return _minus(codes, 16), half(blocks, 0), None
 
 
 def _q5_1(blocks: UInt8Array) -> Decoded:
     codes = _nibbles(blocks[:, None, 8:]).reshape(-1, 32) | _fifth_bits(blocks[:, 4:8])
-    return _minus(codes, 0), _half(blocks, 0), _half(blocks, 2)
+    return _minus(codes, 0), half(blocks, 0), half(blocks, 2)
 
 
 def _q8_0(blocks: UInt8Array) -> Decoded:
-    return np.ascontiguousarray(blocks[:, 2:]).view(np.int8), _half(blocks, 0), None
+    return np.ascontiguousarray(blocks[:, 2:]).view(np.int8), half(blocks, 0), None
 
 
 def _q2_k(blocks: UInt8Array) -> Decoded:
     codes = _pairs(blocks[:, 16:80].reshape(-1, 2, 32))
-    scales = _half(blocks, 80) * (blocks[:, :16] & 15)
-    return _minus(codes, 0), scales, -_half(blocks, 82) * (blocks[:, :16] >> 4)
+    scales = half(blocks, 80) * (blocks[:, :16] & 15)
+    return _minus(codes, 0), scales, -half(blocks, 82) * (blocks[:, :16] >> 4)
 
 
 def _q3_k(blocks: UInt8Array) -> Decoded:
@@ -111,7 +107,7 @@ def _q3_k(blocks: UInt8Array) -> Decoded:
     low = _nibbles(packed[:, None, :8]).reshape(-1, 16)
     high = _pairs(packed[:, None, 8:]).reshape(-1, 16)
     scales = (low | (high << np.uint8(4))).view(np.int8) - np.int8(32)
-    return _minus(codes, 4), _half(blocks, 108) * scales, None
+    return _minus(codes, 4), half(blocks, 108) * scales, None
 
 
 def _six_bit_scales(packed: UInt8Array) -> tuple[UInt8Array, UInt8Array]:
@@ -124,33 +120,33 @@ def _six_bit_scales(packed: UInt8Array) -> tuple[UInt8Array, UInt8Array]:
 
 def _q4_k(blocks: UInt8Array) -> Decoded:
     six, minima = _six_bit_scales(blocks[:, 4:16])
-    scales = _half(blocks, 0) * six
+    scales = half(blocks, 0) * six
     codes = _nibbles(blocks[:, 16:].reshape(-1, 4, 32))
-    return _minus(codes, 8), scales, 8 * scales - _half(blocks, 2) * minima
+    return _minus(codes, 8), scales, 8 * scales - half(blocks, 2) * minima
 
 
 def _q5_k(blocks: UInt8Array) -> Decoded:
     six, minima = _six_bit_scales(blocks[:, 4:16])
     codes = _nibbles(blocks[:, 48:].reshape(-1, 4, 32)).reshape(-1, 8, 32) | _bits(blocks[:, 16:48], 4)
-    return _minus(codes, 0), _half(blocks, 0) * six, -_half(blocks, 2) * minima
+    return _minus(codes, 0), half(blocks, 0) * six, -half(blocks, 2) * minima
 
 
 def _q6_k(blocks: UInt8Array) -> Decoded:
     low = _nibbles(blocks[:, :128].reshape(-1, 2, 64)).reshape(-1, 2, 4, 32)
     codes = low | (_pairs(blocks[:, 128:192].reshape(-1, 2, 32)) << np.uint8(4))
-    scales = _half(blocks, 208) * np.ascontiguousarray(blocks[:, 192:208]).view(np.int8)
+    scales = half(blocks, 208) * np.ascontiguousarray(blocks[:, 192:208]).view(np.int8)
     return _minus(codes, 32), scales, None
 
 
 def _iq4_nl(blocks: UInt8Array) -> Decoded:
-    return _IQ4[_nibbles(blocks[:, None, 2:])].reshape(-1, 32), _half(blocks, 0), None
+    return _IQ4[_nibbles(blocks[:, None, 2:])].reshape(-1, 32), half(blocks, 0), None
 
 
 def _iq4_xs(blocks: UInt8Array) -> Decoded:
     high = np.ascontiguousarray(blocks[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & 3
     low = np.stack([blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4], axis=2).reshape(-1, 8)
     six = (low | (high.astype(np.uint8) << np.uint8(4))).view(np.int8) - np.int8(32)
-    return _IQ4[_nibbles(blocks[:, 8:].reshape(-1, 8, 16))].reshape(-1, 256), _half(blocks, 0) * six, None
+    return _IQ4[_nibbles(blocks[:, 8:].reshape(-1, 8, 16))].reshape(-1, 256), half(blocks, 0) * six, None
 
 
 def _mxfp4(blocks: UInt8Array) -> Decoded:
@@ -159,32 +155,32 @@ def _mxfp4(blocks: UInt8Array) -> Decoded:
     return _MXFP4[_nibbles(blocks[:, None, 1:])].reshape(-1, 32), scales.astype(np.float32), None
 
 
-_INT4 = WeightFormat("int4", 32, "float16")
-_INT8 = WeightFormat("int8", 32, "float16")
-_INT8_FINE = WeightFormat("int8", 32, "float32")
+_CODES_8, _CODES_4 = INTEGERS[8], INTEGERS[4]
+_IN_4_BITS, _IN_8_BITS = WeightFormat(_CODES_4, 32, "float16"), WeightFormat(_CODES_8, 32, "float16")
+_FINE_SCALES = WeightFormat(_CODES_8, 32, "float32")
 BLOCK_TYPES: dict[str, BlockType] = {
-    "Q4_0": BlockType(18, _INT4, _q4_0),
-    "Q4_1": BlockType(20, WeightFormat("int4", 32, "float16", "float32"), _q4_1),
-    "Q5_0": BlockType(22, _INT8, _q5_0),
-    "Q5_1": BlockType(24, WeightFormat("int8", 32, "float16", "float32"), _q5_1),
-    "Q8_0": BlockType(34, _INT8, _q8_0),
-    "Q2_K": BlockType(84, WeightFormat("int4", 16, "float32", "float32"), _q2_k),
-    "Q3_K": BlockType(110, WeightFormat("int4", 16, "float32"), _q3_k),
-    "Q4_K": BlockType(144, WeightFormat("int4", 32, "float32", "float32"), _q4_k),
-    "Q5_K": BlockType(176, WeightFormat("int8", 32, "float32", "float32"), _q5_k),
-    "Q6_K": BlockType(210, WeightFormat("int8", 16, "float32"), _q6_k),
-    "IQ4_NL": BlockType(18, _INT8, _iq4_nl),
-    "IQ4_XS": BlockType(136, WeightFormat("int8", 32, "float32"), _iq4_xs),
+    "Q4_0": BlockType(18, _IN_4_BITS, _q4_0),
+    "Q4_1": BlockType(20, WeightFormat(_CODES_4, 32, "float16", "float32"), _q4_1),
+    "Q5_0": BlockType(22, _IN_8_BITS, _q5_0),
+    "Q5_1": BlockType(24, WeightFormat(_CODES_8, 32, "float16", "float32"), _q5_1),
+    "Q8_0": BlockType(34, _IN_8_BITS, _q8_0),
+    "Q2_K": BlockType(84, WeightFormat(_CODES_4, 16, "float32", "float32"), _q2_k),
+    "Q3_K": BlockType(110, WeightFormat(_CODES_4, 16, "float32"), _q3_k),
+    "Q4_K": BlockType(144, WeightFormat(_CODES_4, 32, "float32", "float32"), _q4_k),
+    "Q5_K": BlockType(176, WeightFormat(_CODES_8, 32, "float32", "float32"), _q5_k),
+    "Q6_K": BlockType(210, WeightFormat(_CODES_8, 16, "float32"), _q6_k),
+    "IQ4_NL": BlockType(18, _IN_8_BITS, _iq4_nl),
+    "IQ4_XS": BlockType(136, _FINE_SCALES, _iq4_xs),
     "MXFP4": BlockType(17, WeightFormat("fp4_e2m1", 32, "e8m0"), _mxfp4),
-    "IQ1_S": BlockType(50, _INT8_FINE, small.iq1_s),
-    "IQ1_M": BlockType(56, WeightFormat("int8", 16, "float32"), small.iq1_m),
-    "IQ2_XXS": BlockType(66, _INT8_FINE, small.iq2_xxs),
-    "IQ2_XS": BlockType(74, WeightFormat("int8", 16, "float32"), small.iq2_xs),
-    "IQ2_S": BlockType(82, WeightFormat("int8", 16, "float32"), small.iq2_s),
-    "IQ3_XXS": BlockType(98, _INT8_FINE, small.iq3_xxs),
-    "IQ3_S": BlockType(110, _INT8_FINE, small.iq3_s),
-    "TQ1_0": BlockType(54, _INT4, small.tq1_0),
-    "TQ2_0": BlockType(66, _INT4, small.tq2_0),
+    "IQ1_S": BlockType(50, _FINE_SCALES, small.iq1_s),
+    "IQ1_M": BlockType(56, WeightFormat(_CODES_8, 16, "float32"), small.iq1_m),
+    "IQ2_XXS": BlockType(66, _FINE_SCALES, small.iq2_xxs),
+    "IQ2_XS": BlockType(74, WeightFormat(_CODES_8, 16, "float32"), small.iq2_xs),
+    "IQ2_S": BlockType(82, WeightFormat(_CODES_8, 16, "float32"), small.iq2_s),
+    "IQ3_XXS": BlockType(98, _FINE_SCALES, small.iq3_xxs),
+    "IQ3_S": BlockType(110, _FINE_SCALES, small.iq3_s),
+    "TQ1_0": BlockType(54, _IN_4_BITS, small.tq1_0),
+    "TQ2_0": BlockType(66, _IN_4_BITS, small.tq2_0),
 }
 
 

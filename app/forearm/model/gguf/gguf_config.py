@@ -13,9 +13,10 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+from forearm.config.number_formats import DTypeName
 from forearm.errors import ConfigError
 from forearm.model.families import switches
-from forearm.model.families.config import DTypeName, ModelConfig, Rope
+from forearm.model.families.config import ModelConfig, Rope
 from forearm.model.families.decoder import FamilyInputs
 from forearm.model.families.families import FAMILIES, computed
 from forearm.model.families.generation import eos_ids

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from forearm.array_types import Float32Array
+from forearm.config.number_formats import INTEGERS
 from forearm.errors import ConfigError
 from forearm.model.families.config import FeedForward, ModelConfig
 from forearm.model.families.keys import Keys
@@ -26,7 +27,7 @@ def architecture_of(config: ModelConfig) -> str:
     if config.model_type not in _ARCHITECTURE_OF:
         raise ConfigError(
             f"{config.model_type}: GGUF files are written of {', '.join(_ARCHITECTURE_OF)} and of other GGUF files; "
-            "take llama.cpp's convert_hf_to_gguf.py and requantize what it writes, or choose --format int4"
+            f"take llama.cpp's convert_hf_to_gguf.py and requantize what it writes, or choose --format {INTEGERS[4]}"
         )
     return _ARCHITECTURE_OF[config.model_type]
 

@@ -1,6 +1,6 @@
 """Decodes blocks of one to three bits a value: IQ1, IQ2 and IQ3, whose codes are places in lattices, and ternary TQ.
 
-Memory holds them as int8 codes (TQ as int4): 8.5 to 10 bits a weight.
+Memory holds them as int8 codes (TQ in 4 bits): 8.5 to 10 bits a weight.
 Source: ggml-common.h (blocks) and ggml-quants.c (dequantize_row_*) of github.com/ggml-org/ggml.
 """
 
@@ -17,7 +17,7 @@ _QUARTERS = np.array([0, 7, 14, 21], np.uint32)  # of four signs in a word, abov
 _THREES = np.array([0, 3, 6, 9], np.uint16)
 
 
-def _half(blocks: UInt8Array, at: int) -> Float32Array:
+def half(blocks: UInt8Array, at: int) -> Float32Array:
     """Return the float16 at byte `at` of each block, as float32 [n, 1]."""
     return np.ascontiguousarray(blocks[:, at : at + 2]).view(np.float16).astype(np.float32)
 
@@ -49,7 +49,7 @@ def iq2_xxs(blocks: UInt8Array) -> tuple[Int8Array, Float32Array, None]:
     pairs = _words(blocks, 2, 66, "<u4").reshape(len(blocks), 8, 2)
     bits, steps = _of_words(pairs[:, :, 1])
     places = np.ascontiguousarray(pairs[:, :, 0]).view(np.uint8)
-    return _signed(lattices.IQ2_XXS[places], bits), _half(blocks, 0) * steps * np.float32(0.25), None
+    return _signed(lattices.IQ2_XXS[places], bits), half(blocks, 0) * steps * np.float32(0.25), None
 
 
 def iq2_xs(blocks: UInt8Array) -> tuple[Int8Array, Float32Array, None]:
@@ -57,7 +57,7 @@ def iq2_xs(blocks: UInt8Array) -> tuple[Int8Array, Float32Array, None]:
     codes = _words(blocks, 2, 66, "<u2")
     steps = np.float32(0.5) + _nibbles(blocks[:, 66:])
     bits = lattices.signs((codes >> 9).astype(np.uint8))
-    return _signed(lattices.IQ2_XS[codes & 511], bits), _half(blocks, 0) * steps * np.float32(0.25), None
+    return _signed(lattices.IQ2_XS[codes & 511], bits), half(blocks, 0) * steps * np.float32(0.25), None
 
 
 def iq2_s(blocks: UInt8Array) -> tuple[Int8Array, Float32Array, None]:
@@ -65,13 +65,13 @@ def iq2_s(blocks: UInt8Array) -> tuple[Int8Array, Float32Array, None]:
     high = (blocks[:, 66:74, None] >> np.array([0, 2, 4, 6], np.uint8) & 3).reshape(len(blocks), -1)
     places = blocks[:, 2:34] | high.astype(np.uint16) << np.uint16(8)
     steps = np.float32(0.5) + _nibbles(blocks[:, 74:])
-    return _signed(lattices.IQ2_S[places], blocks[:, 34:66]), _half(blocks, 0) * steps * np.float32(0.25), None
+    return _signed(lattices.IQ2_S[places], blocks[:, 34:66]), half(blocks, 0) * steps * np.float32(0.25), None
 
 
 def iq3_xxs(blocks: UInt8Array) -> tuple[Int8Array, Float32Array, None]:
     """Decode 98 bytes: a place for each 4 values, and for each 32 a word with their signs and a scale."""
     bits, steps = _of_words(_words(blocks, 66, 98, "<u4"))
-    return _signed(lattices.IQ3_XXS[blocks[:, 2:66]], bits), _half(blocks, 0) * steps * np.float32(0.5), None
+    return _signed(lattices.IQ3_XXS[blocks[:, 2:66]], bits), half(blocks, 0) * steps * np.float32(0.5), None
 
 
 def iq3_s(blocks: UInt8Array) -> tuple[Int8Array, Float32Array, None]:
@@ -79,7 +79,7 @@ def iq3_s(blocks: UInt8Array) -> tuple[Int8Array, Float32Array, None]:
     high = (blocks[:, 66:74, None] >> _BITS & 1).reshape(len(blocks), -1)
     places = blocks[:, 2:66] | high.astype(np.uint16) << np.uint16(8)
     steps = 1 + 2 * _nibbles(blocks[:, 106:])
-    return _signed(lattices.IQ3_S[places], blocks[:, 74:106]), _half(blocks, 0) * steps, None
+    return _signed(lattices.IQ3_S[places], blocks[:, 74:106]), half(blocks, 0) * steps, None
 
 
 def _shifted(places: npt.NDArray[np.unsignedinteger], minus: npt.NDArray[np.bool_]) -> Int8Array:
@@ -97,7 +97,7 @@ def iq1_s(blocks: UInt8Array) -> tuple[Int8Array, Float32Array, None]:
     minus = np.repeat(words & 0x8000 != 0, 4, axis=1)
     return (
         _shifted(places, minus),
-        _half(blocks, 0) * (2 * (words >> 12 & 7) + 1).astype(np.float32) * np.float32(0.125),
+        half(blocks, 0) * (2 * (words >> 12 & 7) + 1).astype(np.float32) * np.float32(0.125),
         None,
     )
 
@@ -122,10 +122,10 @@ def tq1_0(blocks: UInt8Array) -> tuple[Int8Array, Float32Array, None]:
         return ((shifted.astype(np.uint16) * 3) >> 8).astype(np.uint8).reshape(len(blocks), -1)
 
     codes = np.concatenate([digits(0, 32, 5), digits(32, 48, 5), digits(48, 52, 4)], axis=1)
-    return codes.view(np.int8) - np.int8(1), np.repeat(_half(blocks, 52), 8, axis=1), None
+    return codes.view(np.int8) - np.int8(1), np.repeat(half(blocks, 52), 8, axis=1), None
 
 
 def tq2_0(blocks: UInt8Array) -> tuple[Int8Array, Float32Array, None]:
     """Decode 66 bytes: two bits a value, one less than them."""
     codes = blocks[:, :64].reshape(-1, 2, 1, 32) >> np.array([[0], [2], [4], [6]], np.uint8) & np.uint8(3)
-    return codes.reshape(len(blocks), -1).view(np.int8) - np.int8(1), np.repeat(_half(blocks, 64), 8, axis=1), None
+    return codes.reshape(len(blocks), -1).view(np.int8) - np.int8(1), np.repeat(half(blocks, 64), 8, axis=1), None

@@ -18,12 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from forearm.array_types import Float32Array, UInt8Array
+from forearm.config.number_formats import INTEGERS, WeightFormat
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.names import parts
 from forearm.model.checkpoint.shards import Files, widened
 from forearm.model.checkpoint.tensor_part import TensorPart
-from forearm.model.families.config import Attention, FeedForward, ModelConfig, WeightFormat
+from forearm.model.families.config import Attention, FeedForward, ModelConfig
 from forearm.model.families.keys import read_json
 from forearm.model.families.matrices import uniform_formats
 from forearm.model.gguf.gguf import is_gguf, read_gguf
@@ -117,7 +118,8 @@ class GgufWriter:
             path.unlink()
             raise ConfigError(
                 f"{checkpoint.folder}: {changed} of this {checkpoint.config.model_type} has no key in a GGUF file of "
-                f"the architecture {metadata['general.architecture']}; choose --format int4 or int8"
+                f"the architecture {metadata['general.architecture']}; choose --format {INTEGERS[4]} or "
+                f"{INTEGERS[8]}"
             )
 
     def load_vector(self, name: str, values: Float32Array, row: int = 0) -> None:

@@ -23,8 +23,9 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, Pretr
 from transformers import __version__ as transformers_version
 from transformers.pytorch_utils import Conv1D
 
+from forearm.config.number_formats import DTypeName
 from forearm.errors import ConfigError
-from forearm.model.families.config import Attention, DTypeName, FeedForward, Layer, LinearModule, ModelConfig
+from forearm.model.families.config import Attention, FeedForward, Layer, LinearModule, ModelConfig
 from forearm.model.families.families import FAMILIES
 from forearm.model.families.keys import read_json
 from forearm.model.families.switches import BOUNDS

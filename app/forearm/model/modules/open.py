@@ -6,13 +6,13 @@ import logging
 from importlib.util import find_spec
 from pathlib import Path
 
+from forearm.config.number_formats import DTYPES, KV_DTYPES
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint, dtype_of
 from forearm.model.checkpoint.formats import plan_formats
 from forearm.model.families.families import FAMILIES, TORCH_MISSING, family_of
 from forearm.model.families.keys import read_json
 from forearm.model.families.matrices import matrices
-from forearm.model.families.switches import DTYPES, KV_DTYPES
 from forearm.model.gguf.gguf import is_gguf
 from forearm.model.quantization.quantization import Asked, find_coded, quantization_of
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from forearm.config.number_formats import DTypeName
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import FLOATS, Files, StoredTensor, widened
-from forearm.model.families.config import DTypeName
 from forearm.model.families.keys import Keys
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from forearm.array_types import Float32Array, Int8Array, Int32Array, UInt8Array
+from forearm.config.number_formats import DTypeName, WeightFormat
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import Files, StoredTensor
-from forearm.model.families.config import DTypeName, WeightFormat
 
 # The numbers that bytes of fp8 E4M3 stand for (Micikevicius et al. 2022, arXiv:2209.05433, table 1).
 _BYTE = np.arange(256)

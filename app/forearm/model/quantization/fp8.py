@@ -13,8 +13,8 @@ from functools import partial
 import numpy as np
 
 from forearm.array_types import Float32Array, UInt8Array
+from forearm.config.number_formats import WeightFormat
 from forearm.model.checkpoint.shards import Files, StoredTensor
-from forearm.model.families.config import WeightFormat
 from forearm.model.families.keys import Keys
 from forearm.model.quantization.bits import nibbles
 from forearm.model.quantization.codes import (

@@ -14,9 +14,9 @@ from functools import partial
 import numpy as np
 
 from forearm.array_types import Float32Array, Int8Array, Int32Array
+from forearm.config.number_formats import INTEGERS, WeightFormat
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import Files, StoredTensor, widened
-from forearm.model.families.config import INTEGERS, WeightFormat
 from forearm.model.families.keys import Keys
 from forearm.model.quantization.bits import unpacked
 from forearm.model.quantization.codes import CheckpointTensors, CodedMatrix, Codes, Find, scale_dtype, whole_groups

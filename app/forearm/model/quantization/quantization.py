@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from forearm.config.number_formats import AT_LOAD, INTEGERS, METHODS, WeightFormat
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import StoredTensor
-from forearm.model.families.config import WeightFormat
 from forearm.model.families.keys import Keys, read_json
 from forearm.model.gguf.gguf_codes import gguf_matrices
 from forearm.model.quantization.codes import CheckpointTensors, Find
@@ -20,16 +20,6 @@ from forearm.model.quantization.quality import read_report
 
 log = logging.getLogger(__name__)
 
-# Formats that float weights can be rounded to while loading. float16 scales add half a bit per weight at group 32.
-AT_LOAD = {
-    "int8": WeightFormat("int8"),
-    "int4": WeightFormat("int4", 128, "float16"),
-    "int4-fast": WeightFormat("int4", 128, "float16"),  # without calibration
-    "int4-g32": WeightFormat("int4", 32, "float16"),
-    "int4-g64": WeightFormat("int4", 64, "float16"),
-    "int4-g128": WeightFormat("int4", 128, "float16"),
-    "fp8": WeightFormat("fp8_e4m3", wide=True),
-}
 # Values of a row of an int8 down projection that share a scale, as do the activations before it. Those are products of
 # two activations, whose outliers no rotation of weights spreads: on SmolLM2-135M the KL divergence is 0.0173 with one
 # scale for a row, 0.0112, 0.0095, 0.0078 and 0.0073 with 512, 256, 128 and 64 values a scale. Prefill takes 2 % longer
@@ -41,30 +31,24 @@ INT8_GROUP = 128
 # 0.0210 with 64 and 32 values a scale; 0.0213 with one and float activations.
 FP8_HEAD_GROUP = 32
 # The same beside other layers of a model that is not rotated. SmolLM2-135M's KL divergence falls from 0.216 to 0.206
-# (int4) and from 0.146 to 0.139 (int4-g32), 1,275 predictions; a decode of Qwen2.5-0.5B cut to 4 of 24 layers takes 5 %
-# longer. Beside int8 layers and float activations it falls from 0.0031 to 0.0021, 10,220 predictions.
+# (4 bits in groups of 128) and from 0.146 to 0.139 (groups of 32), 1,275 predictions; a decode of Qwen2.5-0.5B cut to 4
+# of 24 layers takes 5 % longer. Beside int8 layers and float activations it falls from 0.0031 to 0.0021, 10,220
+# predictions.
 HEAD_GROUP = 64
 # Matrices of a layer that fp8 keeps in int8, weights alone, in groups as above: all but gate and up, which are half of
 # a layer and lose least for their size (bench/results/quantization.md). SmolLM2-135M, 10,220 predictions: the KL
 # divergence falls from 0.0194 to 0.0079, with the head above. Models without gate and up are fp8 throughout.
 FP8_INT8_ROLES = ("mixer_in", "mixer_inner", "mixer_out", "feed_forward_out")
-# Calibrated int4 keeps down projections in int8, in groups as above, in one of so many layers at each end of the model,
-# where the largest activations arise and are taken back. SmolLM2-135M, 4 of 30 layers, groups of 32: the KL divergence
-# falls from 0.175 to 0.147 for 0.12 bits a weight (bench/results/quantization.md).
+# Calibrated weights of 4 bits keep down projections in int8, in groups as above, in one of so many layers at each end
+# of the model, where the largest activations arise and are taken back. SmolLM2-135M, 4 of 30 layers, groups of 32: the
+# KL divergence falls from 0.175 to 0.147 for 0.12 bits a weight (bench/results/quantization.md).
 INT4_END_LAYERS = 14
-# quant_method -> the names that --quantization accepts for it.
-METHODS = {
-    "gptq": ("gptq",),
-    "awq": ("awq",),
-    "compressed-tensors": ("compressed-tensors",),
-    "fp8": ("fp8",),
-    "fbgemm_fp8": ("fbgemm_fp8", "fp8"),
-    "mxfp4": ("mxfp4",),
-    "gguf": ("gguf",),
-}
 # Files that old quantizers wrote next to a config.json without quantization_config.
 _BESIDE = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
-_REMEDY = "serve the original weights (--quantization int8 or int4 rounds them while loading), or a checkpoint in "
+_REMEDY = (
+    f"serve the original weights (--quantization {' or '.join(INTEGERS.values())} rounds them while loading), or a "
+    "checkpoint in "
+)
 
 
 @dataclass(frozen=True)
@@ -95,7 +79,7 @@ class Asked:
     @property
     def calibrated(self) -> bool:
         """True if float weights are rounded so that a calibration text loses least."""
-        return self.at_load is not None and self.at_load.bits == 4 and self.weights != "int4-fast"
+        return self.at_load is not None and self.at_load.bits == 4 and not self.weights.endswith("-fast")
 
     @property
     def wide(self) -> bool:
@@ -147,9 +131,9 @@ def find_coded(
             f"--quantization {asked.weights}: the checkpoint is quantized already ({method}) and keeps its format; "
             f"leave the flag out, or serve the original weights"
         )
-    # auto is what a quality report says; else int8 if the checkpoint does not choose, as in vLLM on CPUs: with int4 it
-    # moves the demo model's perplexity by less than 0.1 % (bench/quality/accuracy.py: int4 +3.35 % with int8, +3.23 %
-    # with float activations).
+    # auto is what a quality report says; else int8 if the checkpoint does not choose, as in vLLM on CPUs: in 4 bits it
+    # moves the demo model's perplexity by less than 0.1 % (bench/quality/accuracy.py: +3.35 % with int8, +3.23 % with
+    # float activations).
     report = read_report(folder) if asked.activations == "auto" else None
     wide = asked.wide if report is None else report.activations == "float"
     stored = CheckpointTensors(tensors)

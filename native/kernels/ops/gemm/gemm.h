@@ -68,7 +68,7 @@ constexpr Layout layout_of() {
 }
 constexpr Layout mma_layout(DType dtype) {
   using Bytes = IntMma<CodePacking::bytes>;
-  if (dtype == DType::fp4_e2m1) return {Bytes::kQuantum, Bytes::kForm};
+  if (packing_of(dtype) == CodePacking::e2m1) return {Bytes::kQuantum, Bytes::kForm};
   if (is_integer(dtype)) return {Bytes::kQuantum, Bytes::kForm, has_nibbles(dtype) ? Bytes::kNibbleBias : Bytes::kBias};
   switch (dtype) {
     case DType::f32:

@@ -145,7 +145,7 @@ inline const char* panels_of(const GemmTask& task, int64_t panel, int64_t panels
   if constexpr (kFormat == CodePacking::unpacked_nibbles) {
     char* to = static_cast<char*>(task.scratch);
     const auto unpack_panel =
-        task.w.dtype == DType::fp4_e2m1 ? unpack<CodePacking::e2m1> : unpack<CodePacking::nibbles>;
+        packing_of(task.w.dtype) == CodePacking::e2m1 ? unpack<CodePacking::e2m1> : unpack<CodePacking::nibbles>;
     for (int64_t p = 0; p < panels; ++p) unpack_panel(packed + p * bytes, to + p * 2 * bytes, steps);
     return to;
   }
@@ -240,7 +240,7 @@ inline void gemm_int8(const GemmTask& task) {
     const int64_t rows = (task.row_end - task.row_begin) * digits_of(task.a.form);
     if (rows > Mma::kUnits * Mma::kRows) return gemm_int8<CodePacking::unpacked_nibbles>(task);
   }
-  if (task.w.dtype == DType::fp4_e2m1) return gemm_int8<CodePacking::e2m1>(task);
+  if (packing_of(task.w.dtype) == CodePacking::e2m1) return gemm_int8<CodePacking::e2m1>(task);
   gemm_int8<CodePacking::nibbles>(task);
 }
 

@@ -1,6 +1,6 @@
-// Quantization of weights to int8 and int4 while they are loaded (RoundTask).
+// Quantization of weights to integers of 8 and 4 bits while they are loaded (RoundTask).
 //
-// int4: for each of kTries scales the codes q are taken and the scale that fits them best, sum(w q) / sum(q^2), which
+// 4 bits: for each of kTries scales the codes q are taken and the scale that fits them best, sum(w q) / sum(q^2), which
 // leaves an error of sum(w^2) - sum(w q)^2 / sum(q^2): the search of ggml's quants (make_qx_quants), wider to the side
 // that clips the largest weight. All tries are taken at once, one in each lane. With importance, each square counts as
 // often as its column says.
@@ -119,7 +119,7 @@ inline float best_scale(const float* w, const float* importance, int64_t count, 
   return best_of(fold_halves(products), fold_halves(squares));
 }
 
-inline float int4_scale(const float* w, const float* importance, int64_t count, CodeRange range) {
+inline float searched_scale(const float* w, const float* importance, int64_t count, CodeRange range) {
   const float extreme = extreme_of(w, count);
   if (inverse_of(extreme < 0.0f ? -extreme : extreme, 1.0f) == 0.0f) return extreme - extreme;  // 0 or NaN
   float inverse[kTries];
@@ -128,15 +128,17 @@ inline float int4_scale(const float* w, const float* importance, int64_t count, 
 }
 
 inline CodeRange range_of(DType dtype) {
-  return dtype == DType::int4 ? CodeRange{-8.0f, 7.0f} : CodeRange{-127.0f, 127.0f};
+  const float largest = number_format(dtype).largest;
+  return {-largest, has_nibbles(dtype) ? largest - 1 : largest};
 }
 
 // Returns the scale of the group that begins at column `begin`; w: the row.
 inline float group_scale(const RoundTask& t, const float* w, int64_t begin) {
   const int64_t count = t.k - begin < t.group ? t.k - begin : t.group;
   const float* importance = t.importance ? t.importance + begin : nullptr;
-  const float scale = t.dtype == DType::int4 ? int4_scale(w + begin, importance, count, range_of(t.dtype))
-                                             : largest_magnitude(InPlace{w + begin}, 0, count) / 127.0f;
+  const CodeRange range = range_of(t.dtype);
+  const float scale = has_nibbles(t.dtype) ? searched_scale(w + begin, importance, count, range)
+                                           : largest_magnitude(InPlace{w + begin}, 0, count) / range.highest;
   return as_stored(scale, t.scale_dtype);
 }
 

@@ -42,22 +42,18 @@ inline void embed_codes(const EmbedTask& task, int64_t token, float* out) {
     for (int64_t i = 0; i < count; ++i) {
       const int64_t chunk = (k + i) / quantum, at = has_nibbles(D) ? chunk / 2 : chunk;
       const uint8_t byte = bytes[(at * kPanel + lane) * quantum + (k + i) % quantum];
-      codes[i] = has_nibbles(D) ? static_cast<uint8_t>(chunk % 2 ? byte & 0xf0 : byte << 4) : byte;
-      if constexpr (D == DType::fp4_e2m1) codes[i] = static_cast<uint8_t>(kE2m1Codes[codes[i] >> 4]);
+      if constexpr (has_nibbles(D)) {
+        const int nibble = chunk % 2 ? byte >> 4 : byte & 15;
+        codes[i] = static_cast<uint8_t>(bias ? nibble - bias : nibble_code(D, nibble));
+      } else {
+        codes[i] = static_cast<uint8_t>(byte - bias);
+      }
     }
     float s[16], o[16];
     const int64_t at = (panel * groups + k / w.group) * kPanel;
     store(s, load_scales(w, at));
     store(o, load_offsets(w, at, load(s)));
-    F16 code;
-    if constexpr (is_fp8(D)) {
-      code = load_code<D>(codes);
-    } else {
-      // Nibbles of int4 stand in the upper half of a byte: 16 times too large.
-      for (uint8_t& byte : codes) byte = static_cast<uint8_t>(byte - (D == DType::int4 ? bias * 16 : bias));
-      code = load_i8(reinterpret_cast<const int8_t*>(codes));
-      if constexpr (D == DType::int4) code = mul(code, broadcast(0.0625f));
-    }
+    const F16 code = load_code<is_fp8(D) ? D : DType::int8>(codes);
     const F16 wide = fma(broadcast(s[lane]), code, broadcast(o[lane]));
     store_first(out + k, mul(broadcast(task.scale), wide), count);
   }

@@ -6,17 +6,11 @@
 namespace forearm {
 namespace {
 
-// The code at one byte of a panel.
-template <DType D>
-inline int32_t low_code(int8_t byte) {
-  return nibble_code(D, byte & 15);
-}
-template <DType D>
-inline int32_t high_code(int8_t byte) {
-  return nibble_code(D, byte >> 4 & 15);
-}
+// The code that four bits of a panel stand for.
 template <CodePacking kFormat>
-constexpr DType kInNibbles = kFormat == CodePacking::e2m1 ? DType::fp4_e2m1 : DType::int4;
+inline int32_t code_of(int nibble) {
+  return kFormat == CodePacking::e2m1 ? kE2m1Codes[nibble & 15] : ((nibble & 15) ^ 8) - 8;
+}
 
 template <CodePacking kFormat>
 struct IntMma {
@@ -62,8 +56,7 @@ struct IntMma {
       for (int k = 0; k < kQuantum; ++k) {
         const int8_t byte = codes[i * kQuantum + k];
         if constexpr (in_nibbles(kFormat)) {
-          constexpr DType kDType = kInNibbles<kFormat>;
-          sums[i] += row[k] * low_code<kDType>(byte) + row[kQuantum + k] * high_code<kDType>(byte);
+          sums[i] += row[k] * code_of<kFormat>(byte) + row[kQuantum + k] * code_of<kFormat>(byte >> 4);
         } else {
           sums[i] += row[k] * byte;
         }
@@ -75,11 +68,10 @@ struct IntMma {
 template <CodePacking kFormat>
 inline void unpack(const char* nibbles, char* to, int64_t steps) {
   constexpr int kChunk = kPanel * IntMma<kFormat>::kQuantum;
-  constexpr DType kDType = kInNibbles<kFormat>;
   for (int64_t s = 0; s < steps; ++s, nibbles += kChunk, to += 2 * kChunk) {
     for (int i = 0; i < kChunk; ++i) {
-      to[i] = static_cast<char>(low_code<kDType>(static_cast<int8_t>(nibbles[i])));
-      to[kChunk + i] = static_cast<char>(high_code<kDType>(static_cast<int8_t>(nibbles[i])));
+      to[i] = static_cast<char>(code_of<kFormat>(nibbles[i]));
+      to[kChunk + i] = static_cast<char>(code_of<kFormat>(nibbles[i] >> 4));
     }
   }
 }
