@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from forearm.cli import main, servers
+from forearm.cli.answer import printed
 from forearm.cli.markdown import GrowingMarkdown
 from forearm.cli.servers import RunningServer
 from forearm.errors import ConfigError
@@ -115,6 +116,19 @@ def test_one_quick_message_is_answered(server: TinyServer, capsys: pytest.Captur
             "max_tokens": 9,
         }
     ]
+
+
+def test_an_answer_is_printed_as_it_comes(capsys: pytest.CaptureFixture[str]) -> None:
+    seen = []
+
+    def stream() -> Iterator[dict[str, Any]]:
+        for word in ("one ", "two"):
+            yield {"choices": [{"delta": {"content": word}}]}
+            seen.append(capsys.readouterr().out)
+
+    printed(stream())
+
+    assert seen == ["one ", "two"]
 
 
 def test_a_conversation_remembers_what_was_said(

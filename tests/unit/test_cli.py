@@ -54,6 +54,7 @@ def test_no_command_and_an_unknown_one_print_the_usage_and_fail() -> None:
     assert unknown.returncode == 2
     assert "there is no command server; did you mean serve?" in unknown.stderr
     assert "did you mean" not in run("xyzzy").stderr
+    assert "there is no kind serv; did you mean serve?" in run("bench", "serv").stderr
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,8 @@ PROFILED = {"profiler": "torch", "torch_profiler_dir": "/t", "delay_iterations":
             "profiler_config",
             PROFILED,
         ),
+        (["https://huggingface.co/Qwen/Qwen3-4B/"], "model", "Qwen/Qwen3-4B"),
+        (["hf.co/Qwen/Qwen3-4B-GGUF:Q4_K_M"], "model", "Qwen/Qwen3-4B-GGUF:Q4_K_M"),
     ],
 )
 def test_an_engine_flag_is_read(argv: list[str], field: str, value: object) -> None:

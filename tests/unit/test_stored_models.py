@@ -60,7 +60,9 @@ def test_list_of_an_empty_cache_is_its_head(tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("name", ["we/demo", "we/demo-GGUF:q4_k", ""])
-def test_show_names_family_context_and_fit(name: str, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_names_family_context_and_fit(
+    name: str, cache: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     words = [name] if name else []
     lines = said(capsys, "show", *words, "--download-dir", str(cache)).splitlines()
 
@@ -69,6 +71,7 @@ def test_show_names_family_context_and_fit(name: str, cache: Path, capsys: pytes
     assert shown["context"] == "2048 tokens"
     assert shown["parameters"] == "6M"
     assert any(line.startswith("fits here") and " yes; " in line for line in lines)
+    assert caplog.messages == [], "about zeros that are timed"
 
 
 def test_show_of_a_model_that_does_not_fit_names_a_quantization_or_the_reason(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
@@ -27,7 +28,8 @@ def bench(argv: Sequence[str]) -> int:
         print(USAGE)
         return 0 if argv else 2
     if argv[0] not in KINDS:
-        raise ConfigError(f"there is no kind {argv[0]}\n\n{USAGE}")
+        near = difflib.get_close_matches(argv[0], KINDS, n=1)
+        raise ConfigError(f"there is no kind {argv[0]}{f'; did you mean {near[0]}?' if near else ''}\n\n{USAGE}")
     run: Callable[[Sequence[str]], int] = getattr(import_module(f"forearm.bench.{KINDS[argv[0]]}"), argv[0])
     return run(argv[1:])
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from forearm.config.settings import json_object, number, one_of, profiler, setting, whole
+from forearm.config.settings import hub_id, json_object, number, one_of, profiler, setting, whole
 
 POOLING_TASKS = ("embed", "embedding", "classify", "score", "reward")  # values of vLLM's former --task
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -16,7 +16,12 @@ LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 class Common:
     """Settings that every process of a server needs."""
 
-    model: str = setting("", "folder, .gguf file, hub id or short name; absent: the demo model", flag="--model")
+    model: str = setting(
+        "",
+        "folder, .gguf file, hub id (or its address) or short name; absent: the demo model",
+        flag="--model",
+        parse=hub_id,
+    )
     revision: str = setting("", "branch, tag or commit of the model on the hub", flag="--revision")
     download_dir: str = setting("", "folder for downloads; absent: Hugging Face's cache", flag="--download-dir")
     hf_token: str = setting("", "token for gated models; absent: HF_TOKEN or the stored login", flag="--hf-token")

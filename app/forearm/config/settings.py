@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -180,6 +181,11 @@ class OneOf:
 def one_of(*choices: str, **aliases: str) -> Parse:
     """Make a parser of these words; an alias stands for one of them."""
     return OneOf(choices, aliases)
+
+
+def hub_id(value: str) -> str:
+    """Read a model's name; of the address of its page on the hub, or hf.co/owner/name as for Ollama, the id remains."""
+    return re.sub(r"^(https?://)?(hf\.co|huggingface\.co)/([^?#]+?)/?$", r"\3", value)
 
 
 def words(value: str) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ twice that peak 50 %. So `forearm plan` on this machine times a step of a few ro
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import tempfile
 import time
 from collections.abc import Iterable
@@ -50,7 +52,9 @@ def achieved(formats: Iterable[WeightFormat], placed: Plan) -> dict[WeightFormat
 
     Zero points are ignored; a format whose group size --quantization does not make is left out.
     """
-    with tempfile.TemporaryDirectory(prefix="forearm-plan-") as folder:
+    with tempfile.TemporaryDirectory(prefix="forearm-plan-") as folder, contextlib.ExitStack() as stack:
+        logging.disable(logging.WARNING)  # what rounding loses is said of the model, not of these zeros
+        stack.callback(logging.disable, logging.NOTSET)
         shape = write_shape(SMALL_SHAPE, Path(folder))
         asked = {format: _asked(format) for format in formats}
         return {format: _achieved(shape, format, one, placed) for format, one in asked.items() if one is not None}
