@@ -182,7 +182,37 @@ def test_fused_matrices_without_a_common_format_are_refused() -> None:
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, 'checkpoint_format = "marlin"'),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, 'version = "gemv"; it should be gemm'),
         ({"quant_method": "fp8", "weight_block_size": 128}, "weight_block_size = 128"),
+        ({"quant_method": "fp8", "weight_block_size": [0, 128]}, "weight_block_size = .0, 128."),
+        (
+            {"quant_method": "fp8", "weight_block_size": [128, 1 << 70]},
+            "weight_block_size = .128, 1180591620717411303424.",
+        ),
         ({"quant_method": "compressed-tensors"}, "config_groups is missing"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {
+                    "g": {
+                        "format": "float-quantized",
+                        "weights": {"type": "float", "strategy": "block", "block_structure": [[1], None]},
+                    }
+                },
+            },
+            "block_structure = .*; it should be a list of two numbers",
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {
+                    "g": {
+                        "format": "int-quantized",
+                        "weights": {},
+                        "targets": ["re:(mlp"],
+                    }
+                },
+            },
+            "targets = .*; it should be names of modules or patterns",
+        ),
         (
             {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {}}}, "format": "marlin-24"},
             "format marlin-24 is not supported",

@@ -22,7 +22,7 @@ from forearm.model.checkpoint.shards import Files, StoredTensor, widened
 from forearm.model.families.keys import Keys
 from forearm.model.quantization.bits import unpacked
 from forearm.model.quantization.codes import CheckpointTensors, CodedMatrix, Codes, Find, scale_dtype, whole_groups
-from forearm.model.quantization.fp8 import MX_SCALES, fp8_matrix, mxfp4_matrix
+from forearm.model.quantization.fp8 import MX_SCALES, block_of, fp8_matrix, mxfp4_matrix
 from forearm.model.quantization.gptq import sorted_columns
 
 log = logging.getLogger(__name__)
@@ -39,6 +39,7 @@ class _Scheme:
     """
 
     targets: tuple[str, ...]
+    patterns: tuple[re.Pattern[str], ...]
     packed: bool
     kind: str
     bits: int
@@ -68,7 +69,7 @@ def compressed_tensors(settings: Keys, tensors: CheckpointTensors, wide: bool | 
         if not any(tensors.has(f"{module}.{name}") for name in ("weight_scale", "weight_packed")):
             return None
         named = [s for s in schemes if module in s.targets]
-        matching = [s for s in schemes if any(t.startswith("re:") and re.match(t[3:], module) for t in s.targets)]
+        matching = [s for s in schemes if any(pattern.match(module) for pattern in s.patterns)]
         of_class = [s for s in schemes if "Linear" in s.targets]
         scheme = next(iter((*named, *matching, *of_class)), None)
         if scheme is None:
@@ -109,17 +110,23 @@ def _scheme(group: Keys, whole: str) -> _Scheme:
     strategy = weights.text("strategy", "group" if weights.get("group_size") else "tensor")
     if strategy not in ("tensor", "channel", "group", "block"):
         raise weights.wrong("strategy", "tensor, channel, group or block")
-    structure = weights.get("block_structure") if strategy == "block" else None
-    if strategy == "block" and (kind != "float" or not isinstance(structure, list) or len(structure) != 2):
+    block = block_of(weights, "block_structure") if strategy == "block" else None
+    if strategy == "block" and (kind != "float" or block is None):
         raise weights.wrong("block_structure", "a list of two numbers, for 8-bit floats")
     targets = group.get("targets")
+    targets = tuple(str(target) for target in targets) if isinstance(targets, list) else ("Linear",)
+    try:
+        patterns = tuple(re.compile(target[3:]) for target in targets if target.startswith("re:"))
+    except (re.error, OverflowError, RecursionError) as problem:
+        raise group.wrong("targets", f"names of modules or patterns ({problem})") from None
     return _Scheme(
-        targets=tuple(str(target) for target in targets) if isinstance(targets, list) else ("Linear",),
+        targets=targets,
+        patterns=patterns,
         packed=layout.endswith("pack-quantized"),
         kind=kind,
         bits=bits,
         group=weights.integer("group_size", 0) if strategy == "group" else 0,
-        block=None if structure is None else (int(structure[0]), int(structure[1])),
+        block=block,
         symmetric=weights.flag("symmetric", True),
         ordered=weights.get("actorder") in ("group", "dynamic", True),
         int8_activations=_int8_activations(group),

@@ -28,6 +28,7 @@ from forearm.model.quantization.codes import (
 )
 
 MX_GROUP = 32
+_MOST_BLOCK = 1 << 20
 _TWICE = (0, 1, 2, 3, 4, 6, 8, 12)  # 2 * E2M1 by its three low bits
 _TABLE = bytes((-_TWICE[code % 8] if code >= 8 else _TWICE[code]) & 255 for code in range(16)) * 16  # for any byte
 _SCALE_NAMES = (
@@ -39,19 +40,29 @@ _IGNORED = ("input_scale", "activation_scale", "input_scale_ub")
 
 def fp8(settings: Keys, tensors: CheckpointTensors) -> Find:
     """Return the function that finds the matrices of a checkpoint with quant_method fp8 or fbgemm_fp8."""
-    block = settings.get("weight_block_size")
-    if block is not None and not (
-        isinstance(block, list) and len(block) == 2 and all(isinstance(b, int) for b in block)
-    ):
-        raise settings.wrong("weight_block_size", "a list of two numbers")
+    block = block_of(settings, "weight_block_size")
 
     def matrix(module: str, shape: tuple[int, int]) -> CodedMatrix | None:
         weight = tensors.stored.get(f"{module}.weight")
         if weight is None or weight.dtype != "F8_E4M3":
             return None
-        return fp8_matrix(tensors, module, shape, None if block is None else (block[0], block[1]))
+        return fp8_matrix(tensors, module, shape, block)
 
     return matrix
+
+
+def block_of(settings: Keys, key: str) -> tuple[int, int] | None:
+    """Return the rows and columns of a block with one scale; None if the key is absent. Raises: ConfigError."""
+    block = settings.get(key)
+    if block is None:
+        return None
+    if (
+        not isinstance(block, list)
+        or len(block) != 2
+        or not all(type(b) is int and 0 < b <= _MOST_BLOCK for b in block)
+    ):
+        raise settings.wrong(key, f"a list of two numbers from 1 to {_MOST_BLOCK}")
+    return block[0], block[1]
 
 
 def fp8_matrix(
