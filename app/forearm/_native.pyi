@@ -72,7 +72,7 @@ class Executor:
     config: read through the attributes of model/families/config.py's dataclass.
     matrices: what families' matrices(config) lists: embed, positions, types, distances, head,
     layers.{i}.{qkv,o,up,down}, layers.{i}.{conv_in,conv_out}, layers.{i}.{mamba_in,mamba_out},
-    layers.{i}.{delta_in,delta_gates,delta_out}, layers.{i}.{latent_in,q_up,k_up,v_up,o},
+    layers.{i}.{delta_in,delta_gates,delta_z,delta_a,delta_out}, layers.{i}.{latent_in,q_up,k_up,v_up,o},
     layers.{i}.{router,experts.up,experts.down,shared.up,shared.down}, dense.{i}. formats: of each of these, by name.
     kv_dtype: a KvDTypeName of config/number_formats.py; the keys of fp8 are int8.
     step_tokens, step_sequences, step_logit_rows: most tokens, sequences and logit rows of one forward().
@@ -478,12 +478,14 @@ class Kernels:
         eps: float = 1e-5,
         gate_first: bool = True,
         z_scale: float = 1.0,
+        by_sigmoid: bool = False,
     ) -> Float32Array:
         """Rows like y; y and z [rows, dim], weight [dim]: kernels.h's GatedNormTask."""
     def delta_gates(
         self, a: Float32Array, b: Float32Array, a_log: Float32Array, dt_bias: Float32Array
     ) -> tuple[Float32Array, Float32Array]:
-        """decay and beta of a, b [rows, heads], a_log and dt_bias [heads]: kernels.h's DeltaGatesTask."""
+        """decay [rows, heads * channels] and beta [rows, heads] of a like decay, b like a, of which the first columns
+        count, a_log [heads] and dt_bias [heads * channels]: kernels.h's DeltaGatesTask."""
     def delta_rule(
         self,
         q: Float32Array,
@@ -494,7 +496,7 @@ class Kernels:
         state: Float32Array,
     ) -> tuple[Float32Array, Float32Array]:
         """What a value head reads in each row, and its state after them; q, k [rows, key_dim], v [rows, value_dim],
-        decay, beta [rows], state [floats]: kernels.h's DeltaRuleTask, state_floats."""
+        decay [rows] or [rows, key_dim], beta [rows], state [floats]: kernels.h's DeltaRuleTask, state_floats."""
     def row_max(self, x: Float32Array) -> tuple[float, int, bool]: ...
     def row_maxima(self, x: Float32Array, mask: UInt32Array | None) -> Float32Array:
         """Of each 64 values; a mask has a bit for each value, bit i % 32 of word i / 32."""

@@ -5,9 +5,10 @@
 //
 // Heads are divided among the threads. GFLOP/s count what the definition needs, two operations a multiply-add: for each
 // token and value of a state three multiply-adds of the gated delta rule (read with the key, write, read with the
-// query) and two of Mamba2 (write, read). Their limit is the peak of the threads' float32 multiply-adds. The
-// projections are an int8 matrix product with as many multiply-adds as the layer's. Passes of recurrence, projections
-// and peak alternate; every figure is the best of its passes, in time that the threads had a core.
+// query; the products with decays of channels do not count) and two of Mamba2 (write, read). Their limit is the peak of
+// the threads' float32 multiply-adds. The projections are an int8 matrix product with as many multiply-adds as the
+// layer's. Passes of recurrence, projections and peak alternate; every figure is the best of its passes, in time that
+// the threads had a core.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,7 @@ struct Shape {
   int64_t hidden;
   int64_t key_heads, heads;  // no key heads: Mamba2, with one group
   int64_t key_dim, value_dim;
+  bool by_channel = false;  // the gated delta rule has a decay for each channel of its keys
 
   int64_t inner() const { return heads * value_dim; }
   int64_t projected() const {
@@ -40,6 +42,7 @@ struct Shape {
 };
 constexpr Shape kShapes[] = {{"qwen3.5-9b", 4096, 16, 32, 128, 128},
                              {"qwen3-next", 2048, 16, 32, 128, 128},
+                             {"kimi-linear", 2304, 32, 32, 128, 128, true},
                              {"granite-4-tiny", 1536, 0, 48, 128, 64},
                              {"falcon-h1-1.5b", 2048, 0, 48, 256, 64}};
 
@@ -92,13 +95,16 @@ struct Machine {
 
  private:
   void rule(const Shape& shape, float* own) const {
-    float *state = own + rows, *out = state + state_floats(shape.key_dim, shape.value_dim);
-    for (int64_t row = 0; row < rows; ++row) own[row] = 0.75f + numbers[row];
+    const int64_t decays = rows * shape.key_dim;
+    float *state = own + decays, *out = state + state_floats(shape.key_dim, shape.value_dim);
+    for (int64_t i = 0; i < decays; ++i) own[i] = 0.75f + numbers[i];
     std::fill(state, out, 0.0f);
     DeltaRuleTask task{};
     task.qk_stride = shape.key_dim;
     task.v_stride = task.out_stride = shape.value_dim;
-    task.gate_stride = 1;
+    task.by_channel = shape.by_channel;
+    task.decay_stride = shape.by_channel ? shape.key_dim : 1;
+    task.beta_stride = 1;
     task.key_dim = shape.key_dim;
     task.value_dim = shape.value_dim;
     task.state = state;
@@ -108,7 +114,8 @@ struct Machine {
       task.q = numbers + row * shape.key_dim;
       task.k = task.q + rows * shape.key_dim;
       task.v = task.k + rows * shape.key_dim;
-      task.decay = task.beta = own + row;
+      task.decay = own + row * task.decay_stride;
+      task.beta = own + row;
       tier.delta_rule(task);
     }
   }

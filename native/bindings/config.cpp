@@ -131,13 +131,17 @@ LayerKind layer_of(const py::handle& layer) {
     kind.mixer = mamba2_of(mixer);
   else if (py::hasattr(mixer, "key_heads"))
     kind.mixer = GatedDeltaKind{size("key_heads"), size("value_heads"), size("key_dim"),
-                                size("value_dim"), size("taps"),        mixer.attr("tiled").cast<bool>()};
+                                size("value_dim"), size("taps"),        mixer.attr("tiled").cast<bool>(),
+                                size("gate_rank")};
   else if (py::hasattr(mixer, "taps"))
     kind.mixer = ShortConvKind{mixer.attr("taps").cast<int64_t>(), mixer.attr("bias").cast<bool>()};
   else if (py::hasattr(mixer, "rank"))
-    kind.mixer = LatentKind{mixer.attr("rope").cast<int>(),      mixer.attr("rank").cast<int64_t>(),
-                            mixer.attr("plain").cast<int64_t>(), mixer.attr("rotary").cast<int64_t>(),
-                            mixer.attr("value").cast<int64_t>(), mixer.attr("q_rank").cast<int64_t>()};
+    kind.mixer = LatentKind{mixer.attr("rope").cast<std::optional<int>>(),
+                            size("rank"),
+                            size("plain"),
+                            size("rotary"),
+                            size("value"),
+                            size("q_rank")};
   else
     kind.mixer = attention_of(mixer);
   if (!beside.is_none()) kind.beside = mamba2_of(beside);

@@ -273,7 +273,7 @@ py::tuple mamba2(const Kernels& kernels, const Floats& x, const Floats& b, const
 }
 
 Floats gated_norm(const Kernels& kernels, const Floats& y, const Floats& z, const MaybeFloats& weight, int64_t groups,
-                  float eps, bool gate_first, float z_scale) {
+                  float eps, bool gate_first, float z_scale, bool by_sigmoid) {
   const int64_t rows = y.shape(0), dim = y.shape(1);
   Floats own = copy_of(y), out({rows, dim});
   kernels.gated_norm({own.mutable_data(),
@@ -289,25 +289,29 @@ Floats gated_norm(const Kernels& kernels, const Floats& y, const Floats& z, cons
                       gate_first,
                       z_scale,
                       {out.mutable_data(), dim, Form::f32_rows},
-                      0});
+                      0,
+                      0,
+                      by_sigmoid});
   return out;
 }
 
 py::tuple delta_gates(const Kernels& kernels, const Floats& a, const Floats& b, const Floats& a_log,
                       const Floats& dt_bias) {
-  const int64_t rows = a.shape(0), heads = a.shape(1);
-  Floats decay({rows, heads}), beta({rows, heads});
-  kernels.delta_gates({a.data(), b.data(), heads, rows, heads, a_log.data(), dt_bias.data(), decay.mutable_data(),
-                       beta.mutable_data()});
+  const int64_t rows = a.shape(0), columns = a.shape(1), heads = a_log.shape(0);
+  Floats decay({rows, columns}), beta({rows, heads});
+  kernels.delta_gates({a.data(), b.data(), columns, rows, heads, columns / heads, a_log.data(), dt_bias.data(),
+                       decay.mutable_data(), beta.mutable_data()});
   return py::make_tuple(decay, beta);
 }
 
 py::tuple delta_rule(const Kernels& kernels, const Floats& q, const Floats& k, const Floats& v, const Floats& decay,
                      const Floats& beta, const Floats& state) {
   const int64_t rows = q.shape(0), key_dim = q.shape(1), value_dim = v.shape(1);
+  const bool by_channel = decay.ndim() == 2;
   Floats next = copy_of(state), out({rows, value_dim});
-  kernels.delta_rule({q.data(), k.data(), key_dim, v.data(), value_dim, decay.data(), beta.data(), 1, rows, key_dim,
-                      value_dim, next.mutable_data(), out.mutable_data(), value_dim});
+  kernels.delta_rule({q.data(), k.data(), key_dim, v.data(), value_dim, decay.data(), by_channel ? key_dim : 1,
+                      by_channel, beta.data(), 1, rows, key_dim, value_dim, next.mutable_data(), out.mutable_data(),
+                      value_dim});
   return py::make_tuple(out, next);
 }
 
@@ -399,7 +403,7 @@ void bind_kernels(py::module_& module) {
       .def("mamba2", &mamba2, "x"_a, "b"_a, "c"_a, "dt"_a, "dt_bias"_a, "a_log"_a, "d"_a, "state"_a,
            "dt_scale"_a = 1.0f, "dt_least"_a = 0.0f, "dt_most"_a = std::numeric_limits<float>::infinity())
       .def("gated_norm", &gated_norm, "y"_a, "z"_a, "weight"_a, "groups"_a = 1, "eps"_a = 1e-5f, "gate_first"_a = true,
-           "z_scale"_a = 1.0f)
+           "z_scale"_a = 1.0f, "by_sigmoid"_a = false)
       .def("delta_gates", &delta_gates, "a"_a, "b"_a, "a_log"_a, "dt_bias"_a)
       .def("delta_rule", &delta_rule, "q"_a, "k"_a, "v"_a, "decay"_a, "beta"_a, "state"_a)
       .def("row_max", &row_max, "x"_a)

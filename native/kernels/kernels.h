@@ -545,7 +545,7 @@ struct Mamba2Task {
   float* state;  // [heads][state_floats(state_dim, head_dim)]
 };
 
-// The gate and norm behind a recurrence, of rows [row_begin, row_end), with g = silu(z_scale * z):
+// The gate and norm behind a recurrence, of rows [row_begin, row_end), with g = silu(z_scale * z), or its sigmoid:
 //   out = rmsnorm(y * g) * weight if gate_first, rmsnorm(y) * weight * g otherwise; y * g without weight
 // The norm is over each of `groups` equal parts of a row; sums are NormTask's.
 struct GatedNormTask {
@@ -562,16 +562,19 @@ struct GatedNormTask {
   Operand out;             // a float form
   int64_t out_row;         // row of `out` that row_begin has
   int64_t out_column = 0;  // column of `out` that column 0 has
+  bool by_sigmoid = false;
 };
 
 // The gates of the gated delta rule, of rows [rows][stride]:
 //   decay = exp(-exp(a_log) * softplus(a + dt_bias)), beta = sigmoid(b)
 struct DeltaGatesTask {
-  const float *a, *b;
+  const float *a, *b;  // [heads][channels], [heads]
   int64_t stride, rows;
-  int64_t heads;
-  const float *a_log, *dt_bias;  // [heads]
-  float *decay, *beta;           // [rows][heads]
+  int64_t heads, channels;  // channels: decays of a head
+  const float* a_log;       // [heads]
+  const float* dt_bias;     // [heads][channels]
+  float* decay;             // [rows][heads][channels]
+  float* beta;              // [rows][heads]
 };
 
 // The gated delta rule over neighbouring tokens of one sequence, of one value head. For each row t, ascending, with S
@@ -579,6 +582,9 @@ struct DeltaGatesTask {
 //   change = beta[t] * (v[t] - decay[t] * S^T k[t]);  S = decay[t] * S + k[t] change^T;  out[t] = S^T q[t]
 // that is, with told = kept^T k[t] before forget(decay[t]), and d there:
 //   kept += k[t] (beta[t] / scale * (v[t] - d * told))^T;  out[t] = scale * kept^T q[t]
+// With a decay for each channel of the keys (Kimi Team 2025, arXiv:2510.26692, equation 1), kept is S, whose scale
+// becomes 1:
+//   S = diag(decay[t]) S;  S += k[t] (beta[t] * (v[t] - S^T k[t]))^T;  out[t] = S^T q[t]
 // Sums run over the dimensions of the keys, ascending, fused: the same bits however rows are cut into tasks. A task may
 // have some panels of the head alone: columns of values and results, and the state from the first panel on.
 struct DeltaRuleTask {
@@ -586,8 +592,11 @@ struct DeltaRuleTask {
   int64_t qk_stride;
   const float* v;  // [rows][v_stride]
   int64_t v_stride;
-  const float *decay, *beta;  // [rows], gate_stride apart
-  int64_t gate_stride;
+  const float* decay;  // [rows] or, by channel, [rows][key_dim]; decay_stride apart
+  int64_t decay_stride;
+  bool by_channel;
+  const float* beta;  // [rows], beta_stride apart
+  int64_t beta_stride;
   int64_t rows, key_dim, value_dim;
   float* state;  // [state_floats(key_dim, value_dim)]
   float* out;    // [rows][out_stride]; may be v

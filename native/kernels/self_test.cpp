@@ -152,22 +152,22 @@ Floats gated(const Kernels& k, int variant) {
   const Floats z = numbers(kNormRows * kNormDim, 56), weight = numbers(kNormDim, 57);
   TestRows out(static_cast<Form>(variant / 2), kNormRows, kNormDim);
   k.gated_norm({y.data(), kNormDim, z.data(), kNormDim, 0, kNormRows, kNormDim, 1, weight.data(), 1e-6f,
-                variant % 2 == 0, 0.5f, out.operand, 0});
+                variant % 2 == 0, 0.5f, out.operand, 0, 0, variant % 4 == 3});
   return out.all();
 }
 
-// A value head's state after some rows, the rows' gates and results.
-Floats delta_ruled(const Kernels& k, int) {
-  constexpr int64_t kKeyDim = 40, kValueDim = 100, kHead = 1;
+// A value head's state after some rows, the rows' gates and results. variant 1: with a decay for each channel.
+Floats delta_ruled(const Kernels& k, int variant) {
+  constexpr int64_t kKeyDim = 40, kValueDim = 100, kHead = 1, kState = state_floats(kKeyDim, kValueDim);
+  const int64_t channels = variant ? kKeyDim : 1;
   const Floats q = numbers(kNormRows * kKeyDim, 51), key = numbers(kNormRows * kKeyDim, 52);
-  const Floats v = numbers(kNormRows * kValueDim, 53), a = numbers(kNormRows, 54), b = numbers(kNormRows, 55);
-  const Floats a_log = numbers(kHead, 56), dt_bias = numbers(kHead, 57);
-  constexpr int64_t kState = state_floats(kKeyDim, kValueDim);
-  Floats all(kState + kNormRows * (2 + kValueDim));
-  float *decay = all.data() + kState, *beta = decay + kNormRows, *out = beta + kNormRows;
-  k.delta_gates({a.data(), b.data(), kHead, kNormRows, kHead, a_log.data(), dt_bias.data(), decay, beta});
-  k.delta_rule({q.data(), key.data(), kKeyDim, v.data(), kValueDim, decay, beta, kHead, kNormRows, kKeyDim, kValueDim,
-                all.data(), out, kValueDim});
+  const Floats v = numbers(kNormRows * kValueDim, 53), a = numbers(kNormRows * channels, 54);
+  const Floats b = numbers(kNormRows * channels, 55), a_log = numbers(kHead, 56), dt_bias = numbers(channels, 57);
+  Floats all(static_cast<size_t>(kState + kNormRows * (channels + 1 + kValueDim)));
+  float *decay = all.data() + kState, *beta = decay + kNormRows * channels, *out = beta + kNormRows;
+  k.delta_gates({a.data(), b.data(), channels, kNormRows, kHead, channels, a_log.data(), dt_bias.data(), decay, beta});
+  k.delta_rule({q.data(), key.data(), kKeyDim, v.data(), kValueDim, decay, channels, variant == 1, beta, kHead,
+                kNormRows, kKeyDim, kValueDim, all.data(), out, kValueDim});
   return all;
 }
 
@@ -371,7 +371,7 @@ constexpr Case kCases[] = {
     {"short_conv", convolved, 4, exactly, false},
     {"mamba2", moved, 1, exactly, false},
     {"gated_norm", gated, 8, exactly, false},
-    {"delta_rule", delta_ruled, 1, exactly, false},
+    {"delta_rule", delta_ruled, 2, exactly, false},
     {"embed", embedded, static_cast<int>(DType::e8m0), exactly, false},  // every dtype before it
     {"gemm", own_product, kProducts* kOwn.count, of_own, false},
     {"long gemm", long_product, kStepped.count, of_long, false},

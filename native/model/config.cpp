@@ -56,6 +56,7 @@ void check_delta(const GatedDeltaKind& delta) {
   in_range("key dimension of a delta rule", delta.key_dim, 1, 4096);
   in_range("value dimension of a delta rule", delta.value_dim, 1, 4096);
   in_range("width of a delta rule's convolution", delta.width, 2, 64);
+  in_range("rank of a delta rule's gates", delta.gate_rank, 0, kLargest);
 }
 
 void check_latent(const Config& c, const LatentKind& latent) {
@@ -67,9 +68,15 @@ void check_latent(const Config& c, const LatentKind& latent) {
   if (latent.value % 4 != 0)
     refuse("numbers of a head's value are " + std::to_string(latent.value) + "; not a multiple of 4");
   in_range("rank of the latent of queries", latent.q_rank, 0, kLargest);
-  in_range("rope of a layer", latent.rope, 0, static_cast<int64_t>(c.ropes.size()) - 1);
-  const auto rotated = 2 * static_cast<int64_t>(c.ropes[static_cast<size_t>(latent.rope)].inv_freq.size());
-  if (latent.rotary != rotated || c.kv_heads != 1 || c.head_dim != latent.rank + latent.rotary)
+  in_range("numbers of a head's key that all heads share", latent.rotary, 1, 4096);
+  if (latent.rope) {
+    in_range("rope of a layer", *latent.rope, 0, static_cast<int64_t>(c.ropes.size()) - 1);
+    const auto rotated = 2 * static_cast<int64_t>(c.ropes[static_cast<size_t>(*latent.rope)].inv_freq.size());
+    if (latent.rotary != rotated)
+      refuse("latent attention has " + std::to_string(latent.rotary) + " rotated numbers, its rope " +
+             std::to_string(rotated));
+  }
+  if (c.kv_heads != 1 || c.head_dim != latent.rank + latent.rotary)
     refuse("latent attention has one key head of rank + rotary numbers; this one has " + std::to_string(c.kv_heads) +
            " of " + std::to_string(c.head_dim));
   const LatentKind& first = *c.latent();

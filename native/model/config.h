@@ -75,8 +75,8 @@ struct Mamba2Kind {
 // for each token: the latent, from which every head's keys and values follow, and a rotated key that all heads share.
 // So Config::kv_heads is 1 and head_dim rank + rotary.
 struct LatentKind {
-  int rope;      // index into Config::ropes
-  int64_t rank;  // of the latent
+  std::optional<int> rope;  // index into Config::ropes; none: nothing is rotated
+  int64_t rank;             // of the latent
   int64_t plain, rotary,
       value;           // of each head: query and key numbers that are not rotated, rotated ones, value numbers
   int64_t q_rank = 0;  // of the latent of queries; 0: queries are projected at once
@@ -94,12 +94,15 @@ struct StateShape {
   int64_t floats() const { return tail_floats() + heads * head_floats; }
 };
 
-// The gated delta rule (Qwen3-Next, Qwen3.5).
+// The gated delta rule (Qwen3-Next, Qwen3.5, Kimi Linear).
 struct GatedDeltaKind {
   int64_t key_heads, value_heads;  // each key head has group() value heads
   int64_t key_dim, value_dim;      // of a head
   int64_t width;                   // of the convolution over queries, keys and values
   bool tiled;                      // value head h belongs to key head h % key_heads, not to h / group()
+  // Of two latents, which decays of each channel and the results' gates, a sigmoid, are made of; 0: a head has one
+  // decay, and the gates are silu of what is projected.
+  int64_t gate_rank = 0;
 
   int64_t group() const { return value_heads / key_heads; }
   // A key head's value heads lie in runs of neighbours.
@@ -107,6 +110,7 @@ struct GatedDeltaKind {
   int64_t run_heads() const { return group() / runs(); }
   int64_t run_begin(int64_t key_head, int64_t run) const { return key_head * run_heads() + run * key_heads; }
   int64_t channels() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
+  int64_t decays() const { return gate_rank ? key_dim : 1; }  // of a value head
 };
 
 struct FeedForwardKind {

@@ -8,8 +8,8 @@ namespace forearm {
 namespace {
 
 int64_t phases(const Config& c, const Scratch& scratch) {
-  // A layer that has both, or latent attention: no other mixer has more.
-  return std::max(Attention::kPhases + Mamba2::kPhases, LatentAttention::kPhases) +
+  // A layer that has two mixers, or one of many phases: no other mixer has more.
+  return std::max({Attention::kPhases + Mamba2::kPhases, LatentAttention::kPhases, GatedDelta::kPhases}) +
          std::max(FeedForward::phases(c, scratch.step_tokens), Experts::phases(c, scratch.step_tokens)) +
          (c.per_layer ? PerLayerEmbedding::kPhases : 0) + (c.alt_up ? AltUp::kPhases : 0);
 }

@@ -91,18 +91,22 @@ struct Mamba2Columns {
         end(dt + round_up(kind.heads, kPanel)) {}
 };
 
-// The columns of a gated delta rule's matrices, side by side: queries at 0, keys, values and the gates of the results,
-// then the gates of the rule. As QkvColumns'.
+// The columns of a gated delta rule's matrices, side by side: queries at 0, keys, values and the gates z of the
+// results, then the gates b and a of the rule. If z and a are made of latents, these stand in their places, and they
+// behind them. As QkvColumns'.
 struct DeltaColumns {
-  int64_t k, v, z, b, a, end;
+  int64_t k, v, z_latent, b, a_latent, projected, z, a, end;
 
   explicit DeltaColumns(const GatedDeltaKind& d)
       : k(round_up(d.key_heads * d.key_dim, kPanel)),
         v(2 * k),
-        z(v + round_up(d.value_heads * d.value_dim, kPanel)),
-        b(2 * z - v),
-        a(b + round_up(d.value_heads, kPanel)),
-        end(2 * a - b) {}
+        z_latent(v + round_up(d.value_heads * d.value_dim, kPanel)),
+        b(z_latent + round_up(d.gate_rank ? d.gate_rank : d.value_heads * d.value_dim, kPanel)),
+        a_latent(b + round_up(d.value_heads, kPanel)),
+        projected(a_latent + round_up(d.gate_rank ? d.gate_rank : d.value_heads, kPanel)),
+        z(d.gate_rank ? projected : z_latent),
+        a(d.gate_rank ? z + z_latent - v : a_latent),
+        end(d.gate_rank ? a + round_up(d.value_heads * d.key_dim, kPanel) : projected) {}
 };
 
 // The columns of latent attention's joint matrix: the queries or their latent, then the keys' latent with the rotated

@@ -291,8 +291,9 @@ void Scratch::carve_latent(Carver& carver, const Config& c, const Limits& limits
   queries = carver.floats(latent && latent->q_rank ? tokens : 0, latent ? c.heads * latent->query_dim() : 0);
   absorbed = carver.floats(tokens, c.heads * c.head_dim);
   attended = carver.floats(tokens, latent ? c.heads * latent->rank : 0);
-  carver.take(inner.shared, tokens);
-  inner.raw = carver.floats(inner.prepares ? tokens : 0, inner.shared.columns());
+  const int64_t rows = round_up(limits.step_tokens, 2);
+  carver.take(inner.shared, rows);
+  inner.raw = carver.floats(inner.prepares ? rows : 0, inner.shared.columns());
   for (Inputs& own : inner.own) carver.take(own, kOwnRows);
   for (Inputs& own : by_head.own) carver.take(own, kHeadRows);
 }

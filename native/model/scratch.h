@@ -117,7 +117,7 @@ class Scratch {
   Operand queries;   // [step_tokens, heads * query_dim], f32_rows: of a latent of queries
   Operand absorbed;  // [step_tokens, heads * head_dim], f32_rows: queries as the cache's keys have them
   Operand attended;  // [step_tokens, heads * rank], f32_rows: weighted latents
-  Site inner;        // [step_tokens, q_rank]: the latent of queries
+  Site inner;        // [step_tokens, q_rank or gate_rank]: the latent of queries, or of a delta rule's gates
   Site by_head;      // each member's own kHeadRows rows of one head
 
   // Of experts (ExpertSizes). Each member has its own copies of the routes of up to kOwnRows rows.

@@ -94,16 +94,17 @@ def test_steps_are_softplus_to_a_few_units() -> None:
     assert_within(np.concatenate(steps).ravel(), wanted, wanted * UNIT * 6)
 
 
+@pytest.mark.parametrize("by_sigmoid", [True, False])
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("gate_first", [True, False])
 @pytest.mark.parametrize(("dim", "groups"), [(16, 1), (40, 1), (60, 3), (128, 8)])
-def test_gated_norm(dim: int, groups: int, gate_first: bool, weighted: bool) -> None:
+def test_gated_norm(dim: int, groups: int, gate_first: bool, weighted: bool, by_sigmoid: bool) -> None:
     y, z, weight = random(0, 5, dim), random(1, 5, dim), random(2, dim)
 
-    got = Kernels("scalar").gated_norm(y, z, weight if weighted else None, groups, 1e-5, gate_first, 0.75)
+    got = Kernels("scalar").gated_norm(y, z, weight if weighted else None, groups, 1e-5, gate_first, 0.75, by_sigmoid)
 
     gate = 0.75 * z.astype(np.float64)
-    gate = gate / (1 + np.exp(-gate))
+    gate = (1 if by_sigmoid else gate) / (1 + np.exp(-gate))
     wanted = y.astype(np.float64)
     if weighted:
         wanted = wanted * gate if gate_first else wanted

@@ -17,7 +17,12 @@ _GEMMA3N = {
     ], "activation_sparsity_pattern": [0.95, 0.8, 0.0, 0.5, 0.0, 0.3], "altup_num_inputs": 4,
 }  # fmt: skip
 
-ROWS: list[tuple[str, str, dict[str, Any]]] = [
+_KIMI = {
+    "num_key_value_heads": 6, "kv_lora_rank": 48, "qk_nope_head_dim": 20, "qk_rope_head_dim": 12, "v_head_dim": 28,
+    "num_local_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
+}  # fmt: skip
+
+ROWS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any], int, int, int]] = [
     # GPT-2, GPT-J and GPT-NeoX: fused tensors stored by columns, by head or by groups of heads
     ("gpt2", "GPT2Config", {}),
     ("gpt2-untied", "GPT2Config", {
@@ -63,6 +68,16 @@ ROWS: list[tuple[str, str, dict[str, Any]]] = [
         "activation_sparsity_pattern": None, "intermediate_size": [100, 84] * 6, "num_key_value_heads": 1,
         "num_kv_shared_layers": 5, "final_logit_softcapping": 50.0, "hidden_size_per_layer_input": 12,
     }),
+    # decays of channels, latent attention without positions
+    ("kimi-linear", "KimiLinearConfig", {
+        **_KIMI, "num_hidden_layers": 5, "linear_num_heads": 3, "linear_head_dim": 20, "n_shared_experts": 2,
+    }),
+    ("kimi-linear-groups", "KimiLinearConfig", {
+        **_KIMI, "q_lora_rank": 40, "n_group": 4, "topk_group": 2, "norm_topk_prob": False, "num_hidden_layers": 3,
+        "linear_attn_config": {
+            "full_attn_layers": [2], "kda_layers": [1, 3], "num_heads": 5, "head_dim": 16, "short_conv_kernel_size": 3,
+        },
+    }, 45, 64, 2),
     ("gpt_neox", "GPTNeoXConfig", {"hidden_size": 96, "intermediate_size": 100}),
     ("gpt_neox-in-turn", "GPTNeoXConfig", {
         "intermediate_size": 100, "use_parallel_residual": False, "attention_bias": False, "num_hidden_layers": 3,

@@ -138,6 +138,37 @@ def _minicpm3(config: Config) -> Config:
     return found | dict.fromkeys(mla) | {"attention.key_length": key, "attention.head_count_kv": heads}
 
 
+def _kimi_keys(config: Config) -> Config:
+    kinds = config["layer_types"]
+    return {
+        **moe_keys(config), **latent_keys(config), "ssm.conv_kernel": config["linear_conv_kernel_dim"],
+        "kda.head_dim": config["linear_head_dim"], "expert_gating_func": 2,
+        "attention.head_count_kv": [int(kind == "full_attention") for kind in kinds],
+        "expert_count": config["num_experts"], "expert_used_count": config["num_experts_per_token"],
+        "expert_shared_count": config["num_shared_experts"], "context_length": config["model_max_length"],
+    }  # fmt: skip
+
+
+def _kimi(config: Config, name: str, values: np.ndarray) -> Tensors | None:
+    """Yield the delta attention's vectors."""
+    inner = name.removeprefix("self_attn.")
+    if inner == "A_log":
+        return iter([("ssm_a", -np.exp(values))])
+    if inner == "dt_bias":
+        return iter([("ssm_dt.bias", values)])
+    if inner.endswith("_conv1d.weight"):
+        return iter([(f"ssm_conv1d_{inner[0]}.weight", values.reshape(1, len(values), 1, -1))])
+    return latent(config, name, values)
+
+
+_KIMI = LATENT | {
+    "self_attn.o_norm": "ssm_norm", "self_attn.b_proj": "ssm_beta", "block_sparse_moe.gate": "ffn_gate_inp",
+    **{f"self_attn.{gate}_{part}_proj": f"ssm_{gate}_{part}" for gate in "fg" for part in "ab"},
+    **{f"block_sparse_moe.experts.{w}": f"ffn_{part}_exps" for w, part in W.items()},
+    **{f"block_sparse_moe.shared_experts.{part}_proj": f"ffn_{part}_shexp" for part in W.values()},
+}  # fmt: skip
+
+
 def _ministral(config: Config) -> Config:
     rope = config["rope_parameters"]
     return {
@@ -280,5 +311,6 @@ OTHERS: list[tuple[Case, Conversion]] = [
     (_case("deepseek-v3"), Conversion("deepseek2", _deepseek, LATENT, latent)),
     (_case("glm4-moe-lite"), Conversion("deepseek2", _deepseek, LATENT, latent)),
     (_case("deepseek-v3", seed=1), Conversion("deepseek2", _deepseek, LATENT, corrected)),  # kv_b_proj in one
+    (_case("kimi-linear", linear_num_heads=6), Conversion("kimi-linear", _kimi_keys, _KIMI, _kimi)),
     (_case("minicpm3", scale_emb=12, scale_depth=1.4, dim_model_base=256), Conversion("minicpm3", _minicpm3, LATENT)),
 ]  # fmt: skip

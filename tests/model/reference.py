@@ -252,12 +252,14 @@ def latent_attention(
     q = q.reshape(len(x), config.heads, -1)
     down = linear(x, w["kv_down"], w.get("kv_down.bias"), e)
     latent = norm(latents, w, "k_norm", down[:, : own.rank], e)
-    k = np.concatenate([latent, rotated(config, own.rope, down[:, None, own.rank :], positions, e)[:, 0]], axis=1)
+    key, turned = down[:, None, own.rank :], q[..., own.plain :]
+    if own.rope is not None:
+        key, turned = (rotated(config, own.rope, one, positions, e) for one in (key, turned))
+    k = np.concatenate([latent, key[:, 0]], axis=1)
     k = e.around(k, e.cache)[:, None]
     heads = zip(np.split(w["k_up"], config.heads), np.split(w["v_up"], config.heads), strict=True)
     k_up, v_up = zip(*heads, strict=True)
     absorbed = np.stack([linear(q[:, h, : own.plain], k_up[h], None, floats) for h in range(config.heads)], axis=1)
-    turned = rotated(config, own.rope, q[..., own.plain :], positions, e)
     mixed = attended(config, w, np.concatenate([absorbed, turned], axis=2), k, k[..., : own.rank], (0, 0), positions, e)
     out = np.concatenate([linear(mixed[:, h], v_up[h], None, floats) for h in range(config.heads)], axis=1)
     return linear(out, w["o"], w.get("o.bias"), e)
@@ -323,8 +325,9 @@ def gated_delta(own: GatedDelta, w: dict[str, Array], x: Array, e: Rounding, eps
     q, k = (e.around(a, e.sums, 8)[:, spread] for a in (q, k))
     q, v = q / math.sqrt(own.key_dim), v.reshape(len(x), own.value_heads, own.value_dim)
     exact = replace(e, operands=0.0, int8="")  # the gates' matrices and their inputs are float32
-    decay = np.exp(w["a_log"]) * np.logaddexp(0, linear(x, w["delta_a"], None, exact) + w["dt_bias"])
-    decay = e.around(np.exp(-e.around(decay, e.sums, 8)), e.sums, 2)
+    a = linear(x, w["delta_a_latent"], None, exact) if own.gate_rank else x
+    step = np.logaddexp(0, linear(a, w["delta_a"], None, exact) + w["dt_bias"]).reshape(len(x), own.value_heads, -1)
+    decay = e.around(np.exp(-e.around(np.exp(w["a_log"])[:, None] * step, e.sums, 8)), e.sums, 2)
     beta = e.around(sigmoid(linear(x, w["delta_b"], None, exact)), e.sums, 4)
     state, out = np.zeros((own.value_heads, own.key_dim, own.value_dim)), np.zeros_like(v)
 
@@ -333,12 +336,13 @@ def gated_delta(own: GatedDelta, w: dict[str, Array], x: Array, e: Rounding, eps
         return e.summed(found, np.einsum("hk,hkv->hv", by**2, state**2), own.key_dim) if e.sums else found
 
     for t in range(len(x)):
-        change = e.around(beta[t, :, None] * (v[t] - decay[t, :, None] * read(k[t])), e.sums, 3)
-        state = e.around(decay[t, :, None, None] * state + k[t][:, :, None] * change[:, None, :], e.sums, 2)
+        state = decay[t][:, :, None] * state
+        change = e.around(beta[t, :, None] * (v[t] - read(k[t])), e.sums, 3)
+        state = e.around(state + k[t][:, :, None] * change[:, None, :], e.sums, 2)
         out[t] = read(q[t])
     out = out / np.sqrt((out * out).mean(axis=-1, keepdims=True) + eps) * w["gate_norm"]
-    z = linear(x, w["delta_z"], None, e).reshape(v.shape)
-    out = e.around(out * z * sigmoid(z), e.sums, 12)
+    z = linear(linear(x, w["delta_z_latent"], None, e) if own.gate_rank else x, w["delta_z"], None, e).reshape(v.shape)
+    out = e.around(out * sigmoid(z) * (1 if own.gate_rank else z), e.sums, 12)
     return linear(out.reshape(len(x), -1), w["delta_out"], None, e)
 
 

@@ -42,6 +42,11 @@ LLAMA = ModelConfig(
     ropes=(rope(16),),
     attention_scale=0.25,
 )
+BY_CHANNEL = (
+    Layer(GatedDelta(3, 3, 20, 20, 4, gate_rank=20), FeedForward(176)),
+    Layer(LatentAttention(None, rank=32, plain=12, rotary=8, value=20), FeedForward(100)),
+    Layer(GatedDelta(2, 4, 16, 80, 3, gate_rank=28), FeedForward(100)),
+)
 # Cases with other branches of forward(): full-width qk-norm and norms after the layers; sandwich norms, windows and
 # softcaps; heads of two shapes, with caches that layers share; an embedding of each layer, with several residual
 # streams and cut gates, too; experts apart from a dense feed-forward; learned positions, LayerNorm, biases and no gate;
@@ -177,6 +182,7 @@ SHAPES = {
         ropes=(rope(8),),
         layers=(Layer(LatentAttention(0, rank=32, plain=12, rotary=8, value=20, q_rank=28), FeedForward(176)),) * 2,
     ),
+    "delta by channel": replace(LLAMA, heads=5, kv_heads=1, head_dim=40, ropes=(), layers=BY_CHANNEL),
     "experts": replace(
         LLAMA,
         layers=(
@@ -257,10 +263,11 @@ class Weights:
         elif isinstance(mixer, GatedDelta):
             self.vector(prefix + "conv", mixer.taps * mixer.channels, 0.0)
             self.vector(prefix + "a_log", mixer.value_heads, 0.0)
-            self.vector(prefix + "dt_bias", mixer.value_heads, 0.0)
+            self.vector(prefix + "dt_bias", mixer.decays, 0.0)
             self.vector(prefix + "gate_norm", mixer.value_dim, 1.0)
         elif isinstance(mixer, LatentAttention):
-            self.vector(prefix + "q_norm", mixer.q_rank, 1.0)
+            if mixer.q_rank:
+                self.vector(prefix + "q_norm", mixer.q_rank, 1.0)
             self.vector(prefix + "k_norm", mixer.rank, 1.0)
         elif config.qk_norm != "none" and isinstance(mixer, Attention):
             kv_heads, head_dim = config.heads_of(mixer)
@@ -350,6 +357,7 @@ def same(a: Floats, b: Floats) -> bool:
 Executors = dict[int, _native.Executor]  # one entry a thread count
 
 
+DELTA = ("delta", "delta by channel")
 GEMMA = ("per layer", "streams", "experts apart")
 FLOATS: tuple[DTypeName, ...] = ("float32", "bfloat16")
 KINDS: list[tuple[str, WeightFormat, str]] = [(s, WeightFormat(dtype), dtype) for s in SHAPES for dtype in FLOATS]
@@ -360,7 +368,7 @@ KINDS += [
 ]
 KINDS += [
     (shape, replace(weights, wide=wide), "bfloat16")
-    for shape in ("llama", "olmo2", "opt", "experts", "convolutions", "mamba2", "delta", "latent", *GEMMA)
+    for shape in ("llama", "olmo2", "opt", "experts", "convolutions", "mamba2", *DELTA, "latent", *GEMMA)
     for weights in (WeightFormat("int8"), WeightFormat("int4", 32, "float16"))
     for wide in (False, True)
 ]

@@ -32,7 +32,15 @@ SEEDS = range(6)
 
 @pytest.fixture(
     scope="module",
-    params=["lfm2", "granitemoehybrid", "falcon_h1", "nemotron_h", "mamba2", "qwen3_next", "qwen3_5_text"],
+    params=[
+        "lfm2",
+        "granitemoehybrid",
+        "falcon_h1",
+        "nemotron_h",
+        "mamba2",
+        "qwen3_next",
+        "kimi_linear",
+    ],
 )
 def model_type(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -214,9 +222,10 @@ def test_states_are_in_the_memory_plan_and_attention_alone_has_blocks(folder: Pa
     planned = fit(EngineConfig(max_num_seqs=5, dtype="float32", state_cache_slots=3), folder, BOX, 1)
     config = planned.checkpoint.config
 
-    attention = [type(layer.mixer).__name__ for layer in config.layers].count("Attention")
-    layers = max(attention, 1)  # without attention there is room for one layer that is never written
-    assert planned.block_bytes == layers * 32 * 2 * config.kv_heads * -(-config.head_dim // 16) * 16 * 4
+    mixers = [type(layer.mixer).__name__ for layer in config.layers]
+    rows = 2 * mixers.count("Attention") + mixers.count("LatentAttention")  # keys and values, or a latent
+    rows = rows or 2  # without attention there is room for one layer that is never written
+    assert planned.block_bytes == rows * 32 * config.kv_heads * -(-config.head_dim // 16) * 16 * 4
     assert planned.kept_states == 3
     assert planned.state_bytes == 32 * sum(state_floats(layer, config.hidden) for layer in config.layers) > 0
 

@@ -55,8 +55,8 @@ Convolved ruled(const Kernels& kernels, const DeltaRuleTask& task, int64_t cut, 
       part.q += row * task.qk_stride;
       part.k += row * task.qk_stride;
       part.v += row * task.v_stride + column;
-      part.decay += row * task.gate_stride;
-      part.beta += row * task.gate_stride;
+      part.decay += row * task.decay_stride;
+      part.beta += row * task.beta_stride;
       part.rows = std::min(cut, all - row);
       part.value_dim = std::min(columns, task.value_dim - column);
       part.state = state.data() + column / kPanel * panel_floats(task.key_dim);
@@ -67,50 +67,59 @@ Convolved ruled(const Kernels& kernels, const DeltaRuleTask& task, int64_t cut, 
   return {out, state};
 }
 
+// One of two heads' rows; with a decay for each channel of the keys, or one.
+void check_delta_rows(Report& report, const Kernels& tier, const Kernels& scalar, DeltaRuleTask task, Random& random) {
+  const int64_t heads = 2, channels = task.by_channel ? task.key_dim : 1, stride = heads * channels + 3;
+  const std::vector<float> a = random.floats(task.rows * stride), b = random.floats(task.rows * stride);
+  const std::vector<float> a_log = random.floats(heads, 8.0f), dt_bias = random.floats(heads * channels);
+  const auto gates = [&](const Kernels& kernels) {
+    std::vector<float> both(task.rows * heads * (channels + 1));
+    kernels.delta_gates({a.data(), b.data(), stride, task.rows, heads, channels, a_log.data(), dt_bias.data(),
+                         both.data(), both.data() + task.rows * heads * channels});
+    return both;
+  };
+  const std::vector<float> wanted_gates = gates(scalar);
+  report.same_bits(gates(tier), wanted_gates, "gates");
+  task.decay = wanted_gates.data();
+  task.beta = wanted_gates.data() + task.rows * heads * channels;
+  task.decay_stride = heads * channels;
+  task.beta_stride = heads;
+  const int64_t rows = task.rows, panels = state_panels(task.value_dim);
+  const Convolved wanted = ruled(scalar, task, rows, panels);
+  for (const int64_t cut : {rows, int64_t{1}, int64_t{3}}) {
+    const Convolved got = ruled(tier, task, cut, cut == 3 ? (panels + 1) / 2 : panels);
+    report.same_bits(got.out, wanted.out, "rows");
+    report.same_bits(got.state, wanted.state, "state");
+  }
+}
+
 }  // namespace
 
 void check_delta_rule(Report& report, const Kernels& tier, const Kernels& scalar) {
   for (const int64_t key_dim : {8, 20, 128})
     for (const int64_t value_dim : {5, 16, 48, 77, 128})
-      for (const int64_t rows : {1, 2, 23}) {
-        const int64_t gate_stride = 2, key_stride = key_dim + 3, value_stride = value_dim + 5;
-        report.begin(sizes({{"key_dim", key_dim}, {"value_dim", value_dim}, {"rows", rows}}));
-        Random random(key_dim * value_dim + rows);
-        const std::vector<float> q = random.floats(rows * key_stride), k = random.floats(rows * key_stride, 0.1f);
-        const std::vector<float> v = random.floats(rows * value_stride), a = random.floats(rows * gate_stride);
-        const std::vector<float> b = random.floats(rows * gate_stride), a_log = random.floats(gate_stride, 8.0f);
-        const std::vector<float> dt_bias = random.floats(gate_stride);
-        std::vector<float> state = scaled_states(random, 1, key_dim, value_dim);
-        const auto gates = [&](const Kernels& kernels) {
-          std::vector<float> both(2 * a.size());
-          kernels.delta_gates({a.data(), b.data(), gate_stride, rows, gate_stride, a_log.data(), dt_bias.data(),
-                               both.data(), both.data() + a.size()});
-          return both;
-        };
-        const std::vector<float> wanted_gates = gates(scalar);
-        report.same_bits(gates(tier), wanted_gates, "gates");
-        const DeltaRuleTask task{q.data(),
-                                 k.data(),
-                                 key_stride,
-                                 v.data(),
-                                 value_stride,
-                                 wanted_gates.data(),
-                                 wanted_gates.data() + a.size(),
-                                 gate_stride,
-                                 rows,
-                                 key_dim,
-                                 value_dim,
-                                 state.data(),
-                                 nullptr,
-                                 value_stride};
-        const int64_t panels = state_panels(value_dim);
-        const Convolved wanted = ruled(scalar, task, rows, panels);
-        for (const int64_t cut : {rows, int64_t{1}, int64_t{3}}) {
-          const Convolved got = ruled(tier, task, cut, cut == 3 ? (panels + 1) / 2 : panels);
-          report.same_bits(got.out, wanted.out, "rows");
-          report.same_bits(got.state, wanted.state, "state");
+      for (const int64_t rows : {1, 2, 23})
+        for (const bool by_channel : {false, true}) {
+          const int64_t key_stride = key_dim + 3, value_stride = value_dim + 5;
+          report.begin(sizes({{"key_dim", key_dim}, {"value_dim", value_dim}, {"rows", rows}}) +
+                       (by_channel ? " by channel" : ""));
+          Random random(key_dim * value_dim + rows);
+          const std::vector<float> q = random.floats(rows * key_stride), k = random.floats(rows * key_stride, 0.1f);
+          const std::vector<float> v = random.floats(rows * value_stride);
+          std::vector<float> state = scaled_states(random, 1, key_dim, value_dim);
+          DeltaRuleTask task{};
+          task.q = q.data();
+          task.k = k.data();
+          task.qk_stride = key_stride;
+          task.v = v.data();
+          task.v_stride = task.out_stride = value_stride;
+          task.by_channel = by_channel;
+          task.rows = rows;
+          task.key_dim = key_dim;
+          task.value_dim = value_dim;
+          task.state = state.data();
+          check_delta_rows(report, tier, scalar, task, random);
         }
-      }
 }
 
 void check_short_conv(Report& report, const Kernels& tier, const Kernels& scalar) {
@@ -239,9 +248,11 @@ void check_gated_norm(Report& report, const Kernels& tier, const Kernels& scalar
               std::vector<float> own = y;
               Rows out(form, rows, dim);
               kernels.gated_norm({own.data(), stride, z.data(), stride, 0, 1, dim, groups,
-                                  weighted ? weight.data() : nullptr, 1e-5f, gate_first, 0.5f, out.operand(), 2});
+                                  weighted ? weight.data() : nullptr, 1e-5f, gate_first, 0.5f, out.operand(), 2, 0,
+                                  dim == 60});
               kernels.gated_norm({own.data(), stride, z.data(), stride, 1, rows, dim, groups,
-                                  weighted ? weight.data() : nullptr, 1e-5f, gate_first, 0.5f, out.operand(), 0});
+                                  weighted ? weight.data() : nullptr, 1e-5f, gate_first, 0.5f, out.operand(), 0, 0,
+                                  dim == 60});
               report.holds(out.padding_is_zero(), "padding");
               return out.values();
             };

@@ -29,8 +29,9 @@ TOOL_CALL_PARSERS = (
         "granite",
         "granite-20b-fc",
     ),
-    *("granite4", "hermes", "jamba", "lfm2", "llama3_json", "llama4_json", "llama4_pythonic", "minicpm", "minicpm5"),
+    *("granite4", "hermes", "jamba", "kimi_k2", "lfm2", "llama3_json", "llama4_json", "llama4_pythonic", "minicpm"),
     *(
+        "minicpm5",
         "mistral",
         "nemotron_json",
         "olmo3",

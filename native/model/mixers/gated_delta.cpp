@@ -24,7 +24,7 @@ struct Buffers {
         v(k + kRows * key_stride),
         out(v + kRows * value_stride),
         decay(out + kRows * value_stride),
-        beta(decay + kRows * kind.group()) {}
+        beta(decay + kRows * kind.group() * kind.decays()) {}
 
   int64_t key_stride, value_stride;
   float *q, *k, *v, *out, *decay, *beta;
@@ -34,7 +34,7 @@ struct Buffers {
 
 int64_t GatedDelta::scratch_floats(const GatedDeltaKind& kind) {
   const int64_t key = round_up(kind.key_dim, kPanel), value = round_up(kind.group() * kind.value_dim, kPanel);
-  return kRows * 2 * (key + value + kind.group());
+  return kRows * (2 * (key + value) + kind.group() * (kind.decays() + 1));
 }
 
 GatedDelta::GatedDelta(const Weights& weights, const States& states, Step& step)
@@ -47,7 +47,11 @@ GatedDelta::GatedDelta(const Weights& weights, const States& states, Step& step)
     const std::string layer = "layers." + std::to_string(i) + ".";
     const DeltaColumns at(*kind);
     own.in = &weights.linear(layer + "delta_in", at.b, c.hidden);
-    own.gates = &weights.linear(layer + "delta_gates", at.end - at.b, c.hidden);
+    own.gates = &weights.linear(layer + "delta_gates", at.projected - at.b, c.hidden);
+    if (kind->gate_rank) {
+      own.z = &weights.linear(layer + "delta_z", kind->value_heads * kind->value_dim, kind->gate_rank);
+      own.a = &weights.linear(layer + "delta_a", kind->value_heads * kind->key_dim, kind->gate_rank);
+    }
     own.out = &weights.linear(layer + "delta_out", c.hidden, kind->value_heads * kind->value_dim);
     const float unit = 1.0f / std::sqrt(static_cast<float>(kind->key_dim));
     own.key_scale.assign(static_cast<size_t>(kind->key_dim), unit);
@@ -60,6 +64,7 @@ const Norm* GatedDelta::mix(StepWalk& w, size_t layer, const Norm* add) {
   const Linear& out = *layers_[layer].out;
   project(w, layer, add);
   step_.barrier(w);
+  if (kind(layer).gate_rank) project_latents(w, layer);
   // A head's state stays with the members of one rank; a head's sequences follow each other.
   const int64_t sequences = step_.batch().sequences;
   const auto heads = [&](int rank) { return step_.ranks.part(kind(layer).key_heads, 1, rank); };
@@ -93,6 +98,26 @@ void GatedDelta::project(StepWalk& w, size_t layer, const Norm* add) {
     task.a = step_.prepare_stream(w, nullptr, norm.in_residual ? nullptr : norm.if_there(), gates.matrix);
   task.out.data = static_cast<float*>(task.out.data) + DeltaColumns(kind(layer)).b;
   step_.multiply(w, gates, task);
+}
+
+// The rows of the two multiplications lie at two sites: members may be in either of them.
+void GatedDelta::project_latents(StepWalk& w, size_t layer) {
+  const DeltaColumns at(kind(layer));
+  const auto columns = [&](int64_t column) {
+    return Operand{step_.scratch.mixer_at(0, column), step_.scratch.mixer_in.stride, Form::f32_rows};
+  };
+  const auto multiply = [&](const Site& site, const Linear& linear, int64_t latent, int64_t out) {
+    GemmTask task{};
+    task.a = step_.rows_of(w, site, columns(latent), linear.matrix);
+    task.row_end = w.rows;
+    task.epilogue = Epilogue::store;
+    task.scale = 1.0f;
+    task.out = columns(out);
+    step_.multiply(w, linear, task);
+  };
+  multiply(step_.scratch.inner, *layers_[layer].z, at.z_latent, at.z);
+  multiply(step_.scratch.stream, *layers_[layer].a, at.a_latent, at.a);
+  step_.barrier(w);
 }
 
 void GatedDelta::compute_head(const StepWalk& w, HeadRows all) {
@@ -130,14 +155,17 @@ void GatedDelta::compute_rows(const StepWalk& w, const HeadRows& own) {
   for (int64_t run = 0; run < k.runs(); ++run) {
     const int64_t first = k.run_begin(own.head, run), heads = k.run_heads(), value = first * k.value_dim;
     convolve(own, at.v + value, 2 * keys + value, heads * k.value_dim, to.v, to.value_stride);
-    step_.kernel.delta_gates({step_.scratch.mixer_at(own.rows.begin, at.a + first),
+    const int64_t decays = k.decays();
+    step_.kernel.delta_gates({step_.scratch.mixer_at(own.rows.begin, at.a + first * decays),
                               step_.scratch.mixer_at(own.rows.begin, at.b + first), step_.scratch.mixer_in.stride, rows,
-                              heads, weights.a_log.data() + first, weights.dt_bias.data() + first, to.decay, to.beta});
+                              heads, decays, weights.a_log.data() + first, weights.dt_bias.data() + first * decays,
+                              to.decay, to.beta});
     for (int64_t h = 0; h < heads; ++h) {
       float* out = to.out + h * k.value_dim;
-      step_.kernel.delta_rule({to.q, to.k, to.key_stride, to.v + h * k.value_dim, to.value_stride, to.decay + h,
-                               to.beta + h, heads, rows, k.key_dim, k.value_dim,
-                               state + (first + h) * state_floats(k.key_dim, k.value_dim), out, to.value_stride});
+      step_.kernel.delta_rule({to.q, to.k, to.key_stride, to.v + h * k.value_dim, to.value_stride,
+                               to.decay + h * decays, heads * decays, k.gate_rank > 0, to.beta + h, heads, rows,
+                               k.key_dim, k.value_dim, state + (first + h) * state_floats(k.key_dim, k.value_dim), out,
+                               to.value_stride});
       store(own, out, to.value_stride, first + h);
     }
   }
@@ -184,6 +212,7 @@ void GatedDelta::store(const HeadRows& own, float* x, int64_t stride, int64_t va
     task.out = target;
     task.out_row = out_row;
     task.out_column = column;
+    task.by_sigmoid = k.gate_rank > 0;
     step_.kernel.gated_norm(task);
   };
   if (own.layer + 1 < layers_.size()) return store_rows({0, own.rows.size()}, own.rows.begin);

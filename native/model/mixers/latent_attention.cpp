@@ -81,13 +81,19 @@ void LatentAttention::store_latents(const StepWalk& w, size_t layer) {
   if (k.q_rank) normalize(0, k.q_rank, norms.q, step_.scratch.inner.target(layers_[layer].q->matrix));
   const int64_t at = LatentColumns(k, config_.heads).latent;
   normalize(at, k.rank, norms.k, from(in, 0, at));
-  const auto rope = static_cast<size_t>(k.rope);
-  const int64_t pairs = k.rotary / 2;
-  step_.kernel.rope({floats(in, rows.begin, at + k.rank), in.stride, rows.size(), 1, k.rotary, k.rotary,
-                     step_.scratch.cosines[rope] + rows.begin * pairs, step_.scratch.sines[rope] + rows.begin * pairs,
-                     config_.ropes[rope].interleaved});
+  rotate(k, in, at + k.rank, rows);
   step_.kernel.write_kv({kv_.layer(static_cast<int64_t>(layer), 0), floats(in, rows.begin, at), nullptr, in.stride,
                          rows.size(), config_.head_dim, 0, step_.scratch.slots + rows.begin});
+}
+
+// Rotates k.rotary columns of x from `column` on, if the layer has positions.
+void LatentAttention::rotate(const LatentKind& k, const Operand& x, int64_t column, Range rows) const {
+  if (!k.rope) return;
+  const auto rope = static_cast<size_t>(*k.rope);
+  const int64_t first = rows.begin * k.rotary / 2;
+  step_.kernel.rope({floats(x, rows.begin, column), x.stride, rows.size(), 1, k.rotary, k.rotary,
+                     step_.scratch.cosines[rope] + first, step_.scratch.sines[rope] + first,
+                     config_.ropes[rope].interleaved});
 }
 
 void LatentAttention::project_queries(StepWalk& w, size_t layer) {
@@ -144,17 +150,13 @@ void LatentAttention::absorb(StepWalk& w, size_t layer) {
   const LatentKind& k = kind(layer);
   const Operand& queries = k.q_rank ? step_.scratch.queries : step_.scratch.mixer_in;
   const Operand& absorbed = step_.scratch.absorbed;
-  const auto rope = static_cast<size_t>(k.rope);
-  const int64_t pairs = k.rotary / 2;
   each_head(w, *layers_[layer].k_up, [&](int64_t head, Range rows, Range columns) {
     const int64_t from_column = head * k.query_dim(), to = head * config_.head_dim;
     multiply_head(w.member, *layers_[layer].k_up, head, columns, from(queries, rows.begin, from_column), rows.size(),
                   from(absorbed, rows.begin, to));
     if (columns.begin > 0) return;
-    float* rotated = floats(queries, rows.begin, from_column + k.plain);
-    step_.kernel.rope({rotated, queries.stride, rows.size(), 1, k.rotary, k.rotary,
-                       step_.scratch.cosines[rope] + rows.begin * pairs, step_.scratch.sines[rope] + rows.begin * pairs,
-                       config_.ropes[rope].interleaved});
+    rotate(k, queries, from_column + k.plain, rows);
+    const float* rotated = floats(queries, rows.begin, from_column + k.plain);
     for (int64_t r = 0; r < rows.size(); ++r)
       std::copy_n(rotated + r * queries.stride, k.rotary, floats(absorbed, rows.begin + r, to + k.rank));
   });

@@ -44,6 +44,7 @@ class LatentAttention {
   const LatentKind& kind(size_t layer) const { return *config_.layers[layer].mixer_as<LatentKind>(); }
 
   void store_latents(const StepWalk& w, size_t layer);
+  void rotate(const LatentKind& k, const Operand& x, int64_t column, Range rows) const;
   void project_queries(StepWalk& w, size_t layer);
   void absorb(StepWalk& w, size_t layer);
   void attend(StepWalk& w, size_t layer);

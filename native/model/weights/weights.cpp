@@ -163,7 +163,8 @@ void Weights::declare_delta(size_t layer, const GatedDeltaKind& kind) {
   declare_convolution(layer, kind.width, kind.channels(), false);
   const std::string prefix = "layers." + std::to_string(layer) + ".";
   Recurrence& own = recurrences_[layer];
-  declare_vector(prefix + "dt_bias", own.dt_bias, kind.value_heads, {kind.value_heads, {}});
+  const int64_t decays = kind.value_heads * kind.decays();
+  declare_vector(prefix + "dt_bias", own.dt_bias, decays, {decays, {}});
   declare_vector(prefix + "a_log", own.a_log, kind.value_heads, {kind.value_heads, {}});
   declare_vector(prefix + "gate_norm", own.norm, kind.value_dim, {kind.value_dim, {}});
 }

@@ -87,6 +87,14 @@ SMALL: dict[str, dict[str, Any]] = {
         "layer_types": ["conv", "full_attention", "conv"], "norm_eps": 1e-5, "num_dense_layers": 1, "num_experts": 6,
         "num_experts_per_tok": 2, "moe_intermediate_size": 24, "use_expert_bias": True, "routed_scaling_factor": 1.5,
     },
+    "kimi_linear": {
+        "model_type": "kimi_linear", "architectures": ["KimiLinearForCausalLM"], "kv_lora_rank": 32,
+        "q_lora_rank": None, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 20, "num_experts": 8,
+        "num_experts_per_token": 3, "moe_intermediate_size": 24, "num_key_value_heads": 4, "model_max_length": 64,
+        "linear_attn_config": {
+            "num_heads": 3, "head_dim": 12, "short_conv_kernel_size": 4, "kda_layers": [1, 3], "full_attn_layers": [2],
+        },
+    },
     "qwen3_next": {"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"], **_DELTA},
     "qwen3_5": {
         "model_type": "qwen3_5_moe", "architectures": ["Qwen3_5MoeForConditionalGeneration"],

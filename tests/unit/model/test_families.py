@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,22 @@ def as_stored(shapes: dict[str, tuple[int, ...]], model_type: str) -> dict[str, 
     return found
 
 
+def _kimi_stored(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Kimi Linear's names: convolutions of queries, keys and values apart, a block of experts beside dense layers."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, shape in shapes.items():
+        name = re.sub(
+            r"mlp\.(experts|gate|shared_experts)\.", r"block_sparse_moe.\1.", name.replace("forget_gate.", "")
+        )
+        for part, stored in (("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2")):
+            name = name.replace(part, stored) if ".experts." in name else name
+        parts = [name.replace("conv1d", f"{part}_conv1d") for part in "qkv"] if "conv1d" in name else [name]
+        shape = (math.prod(shape),) if name.endswith("A_log") else shape
+        found |= {part: (shape[0] // len(parts), *shape[1:]) for part in parts}
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:`rope_scaling` is deprecated:FutureWarning")  # published files have it
 @pytest.mark.parametrize("model", PUBLISHED)
 def test_every_tensor_of_a_published_model_is_where_transformers_has_it(
     model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -101,6 +118,8 @@ def test_every_tensor_of_a_published_model_is_where_transformers_has_it(
         theirs = empty_model(tmp_path)
     shapes = {name: tuple(tensor.shape) for name, tensor in theirs.state_dict().items()}
     shapes = as_stored(shapes, config.model_type)
+    if config.model_type == "kimi_linear":
+        shapes = _kimi_stored(shapes)
     text = {name: shape for name, shape in shapes.items() if not any(other in name for other in _OTHER_PARTS)}
 
     ours: dict[str, tuple[int, ...]] = {}
@@ -140,6 +159,7 @@ def test_gemma_3n_is_read_inside_a_multimodal_model(tmp_path: Path) -> None:
 _ANGLES_ELSEWHERE = ("opt-125m", "gpt-j-6b", "codegen-350M-mono")
 
 
+@pytest.mark.filterwarnings("ignore:`rope_scaling` is deprecated:FutureWarning")
 @pytest.mark.parametrize("model", [name for name in PUBLISHED if name not in _ANGLES_ELSEWHERE])
 def test_the_angles_of_a_published_model_are_those_of_transformers(model: str, tmp_path: Path) -> None:
     own = read(tmp_path, model, max_model_len=64)  # lengths at which dynamic and longrope do not apply yet

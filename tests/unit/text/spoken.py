@@ -38,6 +38,10 @@ def _v31(name: str, arguments: str) -> str:
     return f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>"
 
 
+def _kimi(own_id: str, arguments: str) -> str:
+    return f"<|tool_call_begin|>{own_id}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>"
+
+
 def _all_v3(*calls: str) -> str:
     return "<｜tool▁calls▁begin｜>" + "\n".join(calls) + "<｜tool▁calls▁end｜>"
 
@@ -141,6 +145,18 @@ SPOKEN = [
         "<｜tool▁call▁begin｜>now<｜tool▁call▁end｜>",
         content="<｜tool▁call▁begin｜>now<｜tool▁call▁end｜>",
     ),
+    Spoken(
+        "kimi_k2",
+        "two calls behind text",
+        "I look.<|tool_calls_section_begin|>"
+        + _kimi("functions.get_weather:0", OSLO)
+        + _kimi("functions.now:1", " {} ")
+        + "<|tool_calls_section_end|>",
+        TWO,
+        content="I look.",
+    ),
+    Spoken("kimi_k2", "a bare name", _kimi("now", "{}"), [("now", "{}")]),
+    Spoken("kimi_k2", "no arguments", _kimi("functions.now:0", ""), content=_kimi("functions.now:0", "")),
     Spoken("granite", "two calls", f"<|tool_call|>[{WEATHER_CALL}, {NOW_CALL}]", TWO),
     Spoken("granite", "the other marker", f"<tool_call>[{WEATHER_CALL}]", ONE),
     Spoken("granite", "no marker", f"[{WEATHER_CALL}]", ONE),

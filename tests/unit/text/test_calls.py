@@ -109,6 +109,7 @@ FRAGMENTS = [
         "```json",
         "\n",
     ),
+    *("<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "functions.f:0"),
     *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<seed:tool_call>", "</seed:tool_call>", "<response>"),
     *("<|tool_call>call:f{", "a:", '<|"|>', "<tool_call|>", "<function_calls>", "</function_calls>", "</response>"),
     *("<|tool_call_start|>", "```python", "f(a=1)", "<|tool_call_end|>", '<function name="f">', '<param name="a">'),

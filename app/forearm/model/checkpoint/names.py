@@ -122,16 +122,19 @@ def _heads(config: ModelConfig, spec: MatrixSpec, prefix: str) -> Iterator[Tenso
 
 
 def _fused_experts(config: ModelConfig, prefix: str, stored: Collection[str]) -> dict[str, str]:
-    """Return the names in a checkpoint that has all experts of a layer in two tensors; empty for other checkpoints.
+    """Return the names in a checkpoint that has all experts of a layer in two tensors; empty for most checkpoints.
 
     gate_up_proj is [experts, 2 * width, hidden], gate before up, and down_proj [experts, hidden, width]. transformers 5
     computes with these and writes them if save_original_format is False; Mixtral's block is then called mlp.
-    The other way round: quantized checkpoints of Llama 4, whose own are fused, have three tensors an expert.
+    The other way round: quantized checkpoints of Llama 4, whose own are fused, have three tensors an expert. And when
+    transformers 5 writes Kimi Linear, dense layers are called as those with experts.
     """
     layers = [f"{prefix}{config.names.get('layers', 'layers')}.{i}." for i in range(len(config.layers))]
     own = config.names.get("experts.gate", "")
     blocks = (own.partition("experts.")[0], "mlp.", "block_sparse_moe.")
     single = tuple(f"{at}{blocks[0]}experts.0.gate_proj." for at in layers)
+    if any(f"{at}block_sparse_moe.gate_proj.weight" in stored for at in layers):
+        return {part: f"block_sparse_moe.{part}_proj" for part in ("gate", "up", "down")}
     if "gate_up_proj" in own and any(name.startswith(single) for name in stored):
         return {f"experts.{part}": f"{blocks[0]}experts.{{expert}}.{part}_proj" for part in ("gate", "up", "down")}
     for block in blocks if "gate_up_proj" not in own else ():  # gpt-oss names its fused tensors

@@ -75,6 +75,8 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
             yield from _recurrence(layer, at, names, names["mamba"], _mamba2(mamba2))
         if isinstance(mixer, GatedDelta):
             yield from _recurrence(layer, at, names, names["delta"], _delta(mixer))
+            if mixer.gate_rank:
+                yield from _convolutions(layer, at, names, mixer)
         if config.sinks and isinstance(mixer, Attention):
             yield TensorPart(f"{layer}.sinks", f"{at}.{names['sinks']}", (config.heads,))
     yield from _distances(config, prefix, names)
@@ -133,9 +135,18 @@ def _mamba2(own: Mamba2) -> dict[str, int]:
 
 
 def _delta(own: GatedDelta) -> dict[str, int]:
-    """Return the vectors of a layer of the gated delta rule, with their sizes."""
-    heads = own.value_heads
-    return {"conv": own.channels * own.taps, "dt_bias": heads, "a_log": heads, "gate_norm": own.value_dim}
+    """Return the vectors of a layer of the gated delta rule, with their sizes, but convolutions that are apart."""
+    conv = {} if own.gate_rank else {"conv": own.channels * own.taps}
+    return conv | {"dt_bias": own.decays, "a_log": own.value_heads, "gate_norm": own.value_dim}
+
+
+def _convolutions(layer: str, at: str, names: Mapping[str, str], own: GatedDelta) -> Iterator[TensorPart]:
+    """Yield the convolutions of queries, keys and values, which the executor has as one."""
+    key, row = own.key_heads * own.key_dim * own.taps, 0
+    for part, size in (("q", key), ("k", key), ("v", own.value_heads * own.value_dim * own.taps)):
+        there = names[f"recurrence.conv_{part}"]
+        yield TensorPart(f"{layer}.conv", f"{at}.{there}", (size,), at=row)
+        row += size
 
 
 def _recurrence(

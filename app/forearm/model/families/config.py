@@ -62,7 +62,7 @@ class LatentAttention:
     q_rank: rank of the latent that queries are made of; 0: they are made of the residual.
     """
 
-    rope: int
+    rope: int | None  # None: nothing is rotated (Kimi Linear)
     rank: int
     plain: int
     rotary: int

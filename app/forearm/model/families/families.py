@@ -175,6 +175,7 @@ FAMILIES: dict[str, Family] = {
     "deepseek_v3": latent.deepseek_v3,
     "glm4_moe_lite": latent.glm4_moe_lite,
     "minicpm3": latent.minicpm3,
+    "kimi_linear": latent.kimi_linear,
     "gpt_neox": layer_norm.gpt_neox,
     "gpt2": layer_norm.gpt2,
     "gpt_bigcode": layer_norm.gpt_bigcode,

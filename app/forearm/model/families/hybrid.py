@@ -66,7 +66,7 @@ def _lfm2(inputs: FamilyInputs, feed_forwards: Sequence[FeedForward | Experts]) 
     full = keys.get("full_attn_idxs")
     if full is not None and not (isinstance(full, list) and all(type(i) is int for i in full)):
         raise keys.wrong("full_attn_idxs", "a list of numbers of layers")
-    kinds = _kinds(inputs, [FULL if full is None or i in full else _CONV for i in range(layers)], _CONV)
+    kinds = kinds_of(inputs, [FULL if full is None or i in full else _CONV for i in range(layers)], _CONV)
     attention, conv = Attention(rope=0), ShortConv(taps, keys.flag("conv_bias"))
     mixers: list[Mixer] = [attention if kind == FULL else conv for kind in kinds]
     return decoder(
@@ -151,7 +151,7 @@ def _qwen(inputs: FamilyInputs, feed_forwards: Sequence[FeedForward | Experts], 
     every = keys.integer("full_attention_interval", 4)
     if every < 1:
         raise keys.wrong("full_attention_interval", "at least 1")
-    kinds = _kinds(inputs, [FULL if (i + 1) % every == 0 else _LINEAR for i in range(layers)], _LINEAR)
+    kinds = kinds_of(inputs, [FULL if (i + 1) % every == 0 else _LINEAR for i in range(layers)], _LINEAR)
     head = keys.integer("head_dim")
     differs: dict[str, Any] = {
         "qk_norm": "head", "norm_plus_one": True, "attention_gate": True, "partial": True,
@@ -164,7 +164,7 @@ def _qwen(inputs: FamilyInputs, feed_forwards: Sequence[FeedForward | Experts], 
     return decoder(inputs, mixers=mixers, feed_forwards=feed_forwards, **differs)
 
 
-def _kinds(inputs: FamilyInputs, default: list[str], other: str) -> list[str]:
+def kinds_of(inputs: FamilyInputs, default: list[str], other: str) -> list[str]:
     """Return full_attention or `other` for each layer: the file's layer_types, or `default`."""
     kinds = inputs.keys.get("layer_types")
     if kinds is None:

@@ -1,18 +1,23 @@
-"""Families with multi-head latent attention: DeepSeek V2, V3 and R1, GLM-4.7-Flash, MiniCPM3.
+"""Families with multi-head latent attention: DeepSeek V2, V3 and R1, GLM-4.7-Flash, MiniCPM3, Kimi Linear.
 
 The norms of latents have an epsilon of 1e-6 in all of them, whatever rms_norm_eps is (native/model/mixers).
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from forearm.model.families.config import Experts, FeedForward, LatentAttention, ModelConfig
-from forearm.model.families.decoder import FamilyInputs, activation, decoder, flat_rope
+from forearm.model.families.config import Experts, FeedForward, LatentAttention, ModelConfig, Rope
+from forearm.model.families.decoder import FamilyInputs, activation, decoder, flat_rope, positions
 from forearm.model.families.experts import SHARED_EXPERTS, routed
+from forearm.model.families.hybrid import kinds_of
 from forearm.model.families.keys import Keys
+from forearm.model.families.recurrences import GatedDelta
+from forearm.model.families.switches import FULL
 
 
 def deepseek_v2(inputs: FamilyInputs) -> ModelConfig:
@@ -56,15 +61,72 @@ def glm4_moe_lite(inputs: FamilyInputs) -> ModelConfig:
         n_routed_experts=64, n_shared_experts=1, moe_intermediate_size=1536, num_experts_per_tok=4, n_group=1,
         topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.8, first_k_dense_replace=1, rms_norm_eps=1e-5,
     )  # fmt: skip
+    return _latent(inputs, _listed(inputs), interleaved=inputs.keys.flag("rope_interleave", True))
+
+
+def kimi_linear(inputs: FamilyInputs) -> ModelConfig:
+    """Kimi-Linear-48B-A3B: delta attention that forgets by channel, every fourth layer latent attention; experts."""
+    inputs = inputs.with_defaults(
+        kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128, num_experts=256,
+        num_shared_experts=1, moe_intermediate_size=1024, num_experts_per_token=8, num_expert_group=1, topk_group=1,
+        moe_renormalize=True, routed_scaling_factor=2.446, first_k_dense_replace=1, rms_norm_eps=1e-5,
+        model_max_length=1 << 20,
+    )  # fmt: skip
     keys = inputs.keys
-    dense, kinds = keys.integer("first_k_dense_replace"), keys.get("mlp_layer_types")
-    layers = _layers(inputs, experts := _corrected(inputs), dense)
-    if kinds is not None:
-        known = isinstance(kinds, list) and all(kind in ("dense", "sparse") for kind in kinds)
-        if not known or len(kinds) != len(layers):
-            raise keys.wrong("mlp_layer_types", f"a list of {len(layers)} times dense or sparse")
-        layers = [experts if kind == "sparse" else _dense(inputs) for kind in kinds]
-    return _latent(inputs, layers, interleaved=keys.flag("rope_interleave", True))
+    for key, only in (("mla_use_nope", True), ("moe_router_activation_func", "sigmoid")):
+        if keys.get(key) not in (None, only):
+            raise keys.wrong(key, f"{json.dumps(only)}: no other is computed")
+    if not keys.flag("use_grouped_topk", True) and keys.integer("num_expert_group") != 1:
+        raise keys.wrong("use_grouped_topk", "true where num_expert_group is not 1")
+    inputs = inputs.with_defaults(**{name: keys.get(own) for name, own in _KIMI_KEYS.items()})
+    config = _latent(inputs, _listed(inputs), interleaved=None, names=_KIMI_NAMES)
+    delta, kinds = _kimi_layers(inputs)
+    pairs = zip(config.layers, kinds, strict=True)
+    return replace(config, layers=tuple(one if kind == FULL else replace(one, mixer=delta) for one, kind in pairs))
+
+
+def _kimi_layers(inputs: FamilyInputs) -> tuple[GatedDelta, list[str]]:
+    """Return the delta attention, and the kind of each layer; the published file counts layers from 1."""
+    keys, layers = inputs.keys, inputs.layers
+    own = keys.object("linear_attn_config") or Keys({}, keys.source)
+    sizes = {
+        name: own.integer(name, keys.integer(key, default))
+        for name, key, default in (
+            ("num_heads", "linear_num_heads", 32), ("head_dim", "linear_head_dim", 128),
+            ("short_conv_kernel_size", "linear_conv_kernel_dim", 4),
+        )
+    }  # fmt: skip
+    for name, least, most in (("num_heads", 1, 4096), ("head_dim", 1, 4096), ("short_conv_kernel_size", 2, 64)):
+        if not least <= sizes[name] <= most:
+            raise own.wrong(name, f"{least} to {most}")
+    heads, dim, taps = sizes.values()
+    full, linear = own.get("full_attn_layers"), own.get("kda_layers")
+    kinds = [FULL if i and i % 4 == 0 else "linear_attention" for i in range(layers)]
+    if full is not None and linear is not None:
+        numbers = [*full, *linear] if isinstance(full, list) and isinstance(linear, list) else []
+        if not all(type(i) is int for i in numbers) or sorted(numbers) != list(range(1, layers + 1)):
+            raise own.wrong("kda_layers", f"with full_attn_layers the numbers 1 to {layers}, each once")
+        kinds = [FULL if i + 1 in full else "linear_attention" for i in range(layers)]
+    return GatedDelta(heads, heads, dim, dim, taps, gate_rank=dim), kinds_of(inputs, kinds, "linear_attention")
+
+
+_W = {"gate": "w1", "up": "w3", "down": "w2"}
+_KIMI_KEYS = {  # DeepSeek's keys under Kimi Linear's names
+    "n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts", "n_group": "num_expert_group",
+    "num_experts_per_tok": "num_experts_per_token", "norm_topk_prob": "moe_renormalize",
+    "max_position_embeddings": "model_max_length",
+}  # fmt: skip
+_KIMI_NAMES = {
+    "delta": "self_attn", "recurrence.gate_norm": "self_attn.o_norm.weight", "delta_b": "self_attn.b_proj",
+    "delta_out": "self_attn.o_proj", "router": "block_sparse_moe.gate",
+    "correction": "block_sparse_moe.gate.e_score_correction_bias",
+    **{f"delta_{part}": f"self_attn.{part}_proj" for part in "qkv"},
+    **{f"recurrence.conv_{part}": f"self_attn.{part}_conv1d.weight" for part in "qkv"},
+    **{f"delta_{part}_latent": f"self_attn.{module}_a_proj" for part, module in (("z", "g"), ("a", "f"))},
+    **{f"delta_{part}": f"self_attn.{module}_b_proj" for part, module in (("z", "g"), ("a", "f"))},
+    **{f"experts.{part}": f"block_sparse_moe.experts.{{expert}}.{w}" for part, w in _W.items()},
+    **{f"shared.{part}": f"block_sparse_moe.shared_experts.{part}_proj" for part in _W},
+}  # fmt: skip
 
 
 def minicpm3(inputs: FamilyInputs) -> ModelConfig:
@@ -87,9 +149,9 @@ def minicpm3(inputs: FamilyInputs) -> ModelConfig:
 
 
 def _latent(
-    inputs: FamilyInputs, feed_forwards: Sequence[FeedForward | Experts], *, interleaved: bool, **differs: Any
+    inputs: FamilyInputs, feed_forwards: Sequence[FeedForward | Experts], *, interleaved: bool | None, **differs: Any
 ) -> ModelConfig:
-    """Return a Llama with latent attention. interleaved: rotated values 2i and 2i + 1 form a pair."""
+    """Return a Llama with latent attention. interleaved: rotated values 2i and 2i + 1 form a pair; None: no angles."""
     keys = inputs.keys
     heads, rank, rotary = (keys.integer(key) for key in ("num_attention_heads", "kv_lora_rank", "qk_rope_head_dim"))
     plain, q_rank = keys.integer("qk_nope_head_dim"), keys.optional_integer("q_lora_rank") or 0
@@ -105,25 +167,40 @@ def _latent(
     bias = keys.flag("attention_bias")
     if bias and not q_rank:
         raise keys.wrong("attention_bias", "false where q_lora_rank is null: q_proj has no bias")
-    angles, positions = flat_rope(inputs, rotary, partial=False, interleaved=interleaved)
-    settings = keys.object("rope_scaling") or keys.object("rope_parameters") or Keys({}, keys.source)
-    stretched, weight = 1.0, settings.optional_number("mscale_all_dim") or 0.0
-    if settings.text("rope_type", settings.text("type", "default")) != "default" and weight:
-        stretched = max(settings.positive("factor"), 1.0)
-    mixer = LatentAttention(0, rank, plain, rotary, value, q_rank)
+    ropes: tuple[Rope, ...] = ()
+    stretched, weight, longest = 1.0, 0.0, 0
+    if interleaved is None:
+        longest = positions(inputs)
+    else:
+        angles, longest = flat_rope(inputs, rotary, partial=False, interleaved=interleaved)
+        ropes = (angles,)
+        settings = keys.object("rope_scaling") or keys.object("rope_parameters") or Keys({}, keys.source)
+        weight = settings.optional_number("mscale_all_dim") or 0.0
+        if settings.text("rope_type", settings.text("type", "default")) != "default" and weight:
+            stretched = max(settings.positive("factor"), 1.0)
+    mixer = LatentAttention(0 if ropes else None, rank, plain, rotary, value, q_rank)
     own: dict[str, Any] = {
-        "max_positions": positions, "kv_heads": 1, "head_dim": rank + rotary, "qkv_bias": bias, "o_bias": bias,
+        "max_positions": longest, "kv_heads": 1, "head_dim": rank + rotary, "qkv_bias": bias, "o_bias": bias,
         # attention stays sharp over a context that yarn has stretched
         "attention_scale": (plain + rotary) ** -0.5 * (0.1 * weight * math.log(stretched) + 1.0) ** 2,
         "names": SHARED_EXPERTS,
     }  # fmt: skip
-    return decoder(
-        inputs, mixers=[mixer] * inputs.layers, ropes=(angles,), feed_forwards=feed_forwards, **own | differs
-    )
+    return decoder(inputs, mixers=[mixer] * inputs.layers, ropes=ropes, feed_forwards=feed_forwards, **own | differs)
 
 
 def _layers(inputs: FamilyInputs, experts: Experts, dense: int) -> list[FeedForward | Experts]:
     return [_dense(inputs) if i < dense else experts for i in range(inputs.layers)]
+
+
+def _listed(inputs: FamilyInputs) -> list[FeedForward | Experts]:
+    """Return layers of DeepSeek V3's experts, of which mlp_layer_types may name the dense ones."""
+    keys, experts = inputs.keys, _corrected(inputs)
+    layers, kinds = _layers(inputs, experts, keys.integer("first_k_dense_replace")), keys.get("mlp_layer_types")
+    if kinds is None:
+        return layers
+    if not isinstance(kinds, list) or len(kinds) != len(layers) or not all(k in ("dense", "sparse") for k in kinds):
+        raise keys.wrong("mlp_layer_types", f"a list of {len(layers)} times dense or sparse")
+    return [experts if kind == "sparse" else _dense(inputs) for kind in kinds]
 
 
 def _dense(inputs: FamilyInputs) -> FeedForward:

@@ -178,10 +178,15 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str) -> Iterator[MatrixSpec]:
         yield _single(f"{at}mamba_out", "mamba.out_proj", width, own.inner, "mixer_out", own.bias)
     else:
         key, value = own.key_heads * own.key_dim, own.value_heads * own.value_dim
+        rank, heads = own.gate_rank, own.value_heads
+        of = "_latent" if rank else ""  # gates of channels are made of latents
         rows = [(f"delta_{name}", "linear_attn.in_proj_qkv", r) for name, r in (("q", key), ("k", key), ("v", value))]
-        yield joint("delta_in", [*rows, ("delta_z", "linear_attn.in_proj_z", value)], "mixer_in")
-        gates = [(f"delta_{name}", f"linear_attn.in_proj_{name}", own.value_heads) for name in ("b", "a")]
+        yield joint("delta_in", [*rows, (f"delta_z{of}", "linear_attn.in_proj_z", rank or value)], "mixer_in")
+        gates = (("delta_b", "linear_attn.in_proj_b", heads), (f"delta_a{of}", "linear_attn.in_proj_a", rank or heads))
         yield joint("delta_gates", gates, "router")
+        if rank:
+            yield _single(f"{at}delta_z", "linear_attn.z_up_proj", value, rank, "mixer_inner")
+            yield _single(f"{at}delta_a", "linear_attn.a_up_proj", own.decays, rank, "router")
         yield _single(f"{at}delta_out", "linear_attn.out_proj", width, value, "mixer_out")
 
 

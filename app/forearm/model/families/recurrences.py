@@ -50,7 +50,7 @@ class Mamba2:
 
 @dataclass(frozen=True)
 class GatedDelta:
-    """A mixer: the gated delta rule (Qwen3-Next, Qwen3.5; Yang et al. 2024, arXiv:2412.06464).
+    """A mixer: the gated delta rule (Qwen3-Next, Qwen3.5, Kimi Linear; Yang et al. 2024, arXiv:2412.06464).
 
     A value head's state is a matrix [key_dim, value_dim]. A token makes it forget by a factor, replaces part of what it
     holds for the token's key by the token's value, and reads it with the token's query.
@@ -58,6 +58,9 @@ class GatedDelta:
     key_heads: heads of queries and keys; each has value_heads / key_heads value heads. taps: of a convolution over the
     tokens of each channel of queries, keys and values. tiled: value head h belongs to key head h % key_heads, as GGUF
     files order them; else a key head's value heads are neighbours.
+    gate_rank: if more than 0, each channel of a head's keys is forgotten by a factor of its own, these factors and the
+    results' gates, a sigmoid, are made of two latents of this rank, and queries, keys and values have convolutions of
+    their own (Kimi Team 2025, arXiv:2510.26692); 0: a head has one factor, and the gates are silu of a projection.
     """
 
     key_heads: int
@@ -66,6 +69,12 @@ class GatedDelta:
     value_dim: int
     taps: int
     tiled: bool = False
+    gate_rank: int = 0
+
+    @property
+    def decays(self) -> int:
+        """Return the number of factors that a token makes value heads forget by."""
+        return self.value_heads * (self.key_dim if self.gate_rank else 1)
 
     @property
     def channels(self) -> int:

@@ -43,6 +43,11 @@ _LFM2 = {"final_norm": "token_embd_norm"}
 _BY_LAYER = ("attention.head_count_kv", "feed_forward_length")
 _GATED_QUERY = ("q", "q_gate")
 _LATENT = {"q_norm": "attn_q_a_norm", "k_norm": "attn_kv_a_norm"}
+_KIMI = _LATENT | {
+    "delta_out": "attn_output", "delta_z_latent": "ssm_g_a", "delta_z": "ssm_g_b", "delta_a_latent": "ssm_f_a",
+    "delta_a": "ssm_f_b", **{f"delta_{part}": f"attn_{part}" for part in "qkv"},
+    **{f"recurrence.conv_{part}": f"ssm_conv1d_{part}.weight" for part in "qkv"},
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -205,6 +210,7 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
         ("deepseek_v3", "deepseek_v2", "glm4_moe_lite"), gguf_experts.deepseek2, _LATENT
     ),
     "minicpm3": GgufArchitecture(("minicpm3",), gguf_experts.minicpm3, _LATENT),
+    "kimi-linear": GgufArchitecture(("kimi_linear",), gguf_experts.kimi_linear, _KIMI),
     # with layers that keep a state
     "lfm2": GgufArchitecture(("lfm2",), gguf_states.lfm2, _LFM2),
     "lfm2moe": GgufArchitecture(("lfm2_moe",), gguf_states.lfm2_moe, _LFM2),

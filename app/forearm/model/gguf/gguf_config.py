@@ -163,7 +163,7 @@ def _names(metadata: GgufMetadata, own: GgufArchitecture, config: ModelConfig) -
         names["pre_mlp_norm"] = names["input_norm"]
     if metadata.any_layer("ffn_gate_up_exps.weight"):
         names |= {"experts.gate": "ffn_gate_up_exps[0]", "experts.up": "ffn_gate_up_exps[1]"}
-    joint = metadata.has("blk.0.attn_kv_b.weight")  # the rows of both, head by head
+    joint = metadata.any_layer("attn_kv_b.weight")  # the rows of both, head by head
     for key, split in (("k_up", "attn_k_b[all]"), ("v_up", "attn_v_b[all]")):
         names[key] = "attn_kv_b" if joint else split
     return names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from forearm.model.families.switches import FULL
 from forearm.model.gguf.gguf_metadata import GgufMetadata
 
 _SOFTMAX, _SIGMOID = 1, 2  # values of expert_gating_func
@@ -151,6 +152,21 @@ def minicpm3(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     """Add MiniCPM3's latent attention. Its three scales are in no file, but in llama.cpp's graph."""
     _latent(metadata, values)
     values |= {"scale_emb": 12.0, "scale_depth": 1.4, "dim_model_base": 256}
+    return None
+
+
+def kimi_linear(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add Kimi Linear's delta attention, which is where there are no kv heads, latent attention and experts."""
+    _latent(metadata, values)
+    _routed(metadata, values)
+    if not _sigmoid(metadata, True):
+        raise metadata.wrong("expert_gating_func", f"{_SIGMOID} (sigmoid)")
+    values["norm_topk_prob"] = metadata.flag("expert_weights_norm", True)  # files do not say it
+    values["linear_num_heads"] = values["num_attention_heads"]
+    values["linear_head_dim"] = metadata.size("kda.head_dim")
+    values["linear_conv_kernel_dim"] = metadata.size("ssm.conv_kernel")
+    kv_heads = metadata.each("attention.head_count_kv", values["num_hidden_layers"])
+    values["layer_types"] = [FULL if one else "linear_attention" for one in kv_heads]
     return None
 
 

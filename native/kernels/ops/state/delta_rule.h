@@ -1,4 +1,5 @@
-// The gated delta rule (Yang et al. 2024, arXiv:2412.06464), token by token, and its gates.
+// The gated delta rule (Yang et al. 2024, arXiv:2412.06464), token by token, and its gates: a head forgets by one
+// decay, or each channel of its keys by one of its own (Kimi Team 2025, arXiv:2510.26692).
 //
 // Columns of the state, one for each dimension of the values, depend on the row's key and query alone and not on each
 // other. A few panels of columns are therefore taken through all rows of the task at once: with 128 dimensions of the
@@ -10,6 +11,8 @@
 // heads of 128 x 128. It would pay by matrix units alone, but these multiply bfloat16, of which a float32 state needs
 // three and so six products, at two to four times the rate of float32. Its bits depend on how a prompt is cut, too,
 // unless a slot keeps the rows since its chunk's start, which each decoded token would read beside the state.
+// Decays of channels cost one multiplication more. They can't be left to a scale, and a chunk would need products of
+// them over its rows, whose quotients overflow: here a state is only ever multiplied with a decay, which is at most 1.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/ops/rows/activation.h"
@@ -28,14 +31,25 @@ namespace {
 constexpr int kDeltaPanels = kVectorRegisters == 1 ? 3 : kVectorRegisters == 2 ? 2 : 1;
 
 inline void delta_gates(const DeltaGatesTask& t) {
+  const auto decay = [](F16 a, F16 bias, F16 a_log) {
+    return exp(sub(zero(), mul(exp(a_log), softplus(add(a, bias)))));
+  };
   for (int64_t row = 0; row < t.rows; ++row) {
+    const float *a = t.a + row * t.stride, *b = t.b + row * t.stride;
+    float* out = t.decay + row * t.heads * t.channels;
     for_columns(t.heads, [&](int64_t head, int64_t lanes) {
-      const int64_t from = row * t.stride + head, to = row * t.heads + head;
-      const F16 step = softplus(add(load_lanes(t.a + from, lanes), load_lanes(t.dt_bias + head, lanes)));
-      const F16 rate = exp(load_lanes(t.a_log + head, lanes));
-      store_lanes(t.decay + to, exp(sub(zero(), mul(rate, step))), lanes);
-      store_lanes(t.beta + to, sigmoid(load_lanes(t.b + from, lanes)), lanes);
+      store_lanes(t.beta + row * t.heads + head, sigmoid(load_lanes(b + head, lanes)), lanes);
+      if (t.channels > 1) return;
+      const F16 bias = load_lanes(t.dt_bias + head, lanes), a_log = load_lanes(t.a_log + head, lanes);
+      store_lanes(out + head, decay(load_lanes(a + head, lanes), bias, a_log), lanes);
     });
+    for (int64_t head = t.channels > 1 ? 0 : t.heads; head < t.heads; ++head) {
+      const int64_t first = head * t.channels;
+      for_columns(t.channels, [&](int64_t i, int64_t lanes) {
+        const F16 bias = load_lanes(t.dt_bias + first + i, lanes);
+        store_lanes(out + first + i, decay(load_lanes(a + first + i, lanes), bias, broadcast(t.a_log[head])), lanes);
+      });
+    }
   }
 }
 
@@ -45,27 +59,39 @@ struct DeltaSums {
   F16 out[kPanels];
 };
 
-// Adds key * change to what is kept in kPanels panels; first multiplies that with `scale` if kRescales.
-template <int kPanels, bool kRescales>
-inline DeltaSums<kPanels> delta_update(float* kept, int64_t key_dim, const float* key, const F16* change, float scale,
-                                       const float* query, const float* next_key) {
+// What a state is multiplied with: nothing, one decay before the change, or one of each channel after the sum of the
+// row's result, as the next row has it.
+enum class Decays { none, all, next };
+
+// Adds key * change to what is kept in kPanels panels.
+template <int kPanels, Decays kDecays>
+inline DeltaSums<kPanels> delta_update(float* kept, int64_t key_dim, const float* key, const F16* change,
+                                       const float* decay, const float* query, const float* next_key) {
   DeltaSums<kPanels> sums;
   UNROLLED_FOR (p, kPanels) sums.told[p] = sums.out[p] = zero();
+  const F16 scale = kDecays == Decays::all ? broadcast(*decay) : zero();
   for (int64_t i = 0; i < key_dim; ++i) {
     const F16 k = broadcast(key[i]), q = broadcast(query[i]), next = broadcast(next_key[i]);
     float* at = kept + i * kPanel;
     F16 s[kPanels];
     UNROLLED_FOR (p, kPanels) {
       const F16 before = load(at + p * panel_floats(key_dim));
-      s[p] = fma(k, change[p], kRescales ? mul(broadcast(scale), before) : before);
+      s[p] = fma(k, change[p], kDecays == Decays::all ? mul(scale, before) : before);
     }
     UNROLLED_FOR (p, kPanels) {
-      store(at + p * panel_floats(key_dim), s[p]);
       sums.out[p] = fma(q, s[p], sums.out[p]);
+      if constexpr (kDecays == Decays::next) s[p] = mul(broadcast(decay[i]), s[p]);
+      store(at + p * panel_floats(key_dim), s[p]);
       sums.told[p] = fma(next, s[p], sums.told[p]);
     }
   }
   return sums;
+}
+
+// Columns of the panel at `column`.
+inline int64_t delta_lanes(const DeltaRuleTask& t, int64_t column) {
+  const int64_t left = t.value_dim - column;
+  return left < kPanel ? left : kPanel;
 }
 
 // Moves kPanels panels, of columns from `column` on, by all rows.
@@ -73,10 +99,7 @@ template <int kPanels>
 inline void delta_columns(const DeltaRuleTask& t, int64_t column) {
   const int64_t panel = panel_floats(t.key_dim);
   float *kept = t.state + column / kPanel * panel, scale = kept[panel - kPanel];
-  const auto lanes_of = [&](int panel) {
-    const int64_t left = t.value_dim - column - panel * kPanel;
-    return left < kPanel ? left : kPanel;
-  };
+  const auto lanes_of = [&](int panel) { return delta_lanes(t, column + panel * kPanel); };
   DeltaSums<kPanels> sums;
   UNROLLED_FOR (p, kPanels) sums.told[p] = zero();
   for (int64_t i = 0; i < t.key_dim; ++i) {
@@ -85,28 +108,64 @@ inline void delta_columns(const DeltaRuleTask& t, int64_t column) {
   for (int64_t row = 0; row < t.rows; ++row) {
     const float *q = t.q + row * t.qk_stride, *k = t.k + row * t.qk_stride, *v = t.v + row * t.v_stride + column;
     const float* next = row + 1 < t.rows ? k + t.qk_stride : k;  // after the last row the sum is of no use
-    const Forgetting gate(scale, t.decay[row * t.gate_stride]);
+    const Forgetting gate(scale, t.decay[row * t.decay_stride]);
     scale = gate.scale;
-    const F16 gain = broadcast(t.beta[row * t.gate_stride] / scale), decayed = broadcast(gate.decayed);
+    const F16 gain = broadcast(t.beta[row * t.beta_stride] / scale), decayed = broadcast(gate.decayed);
     F16 change[kPanels];
     UNROLLED_FOR (p, kPanels)
       change[p] = mul(gain, sub(load_lanes(v + p * kPanel, lanes_of(p)), mul(decayed, sums.told[p])));
-    sums = gate.rescales ? delta_update<kPanels, true>(kept, t.key_dim, k, change, gate.decayed, q, next)
-                         : delta_update<kPanels, false>(kept, t.key_dim, k, change, 1.0f, q, next);
+    sums = gate.rescales ? delta_update<kPanels, Decays::all>(kept, t.key_dim, k, change, &gate.decayed, q, next)
+                         : delta_update<kPanels, Decays::none>(kept, t.key_dim, k, change, nullptr, q, next);
     UNROLLED_FOR (p, kPanels)
       store_lanes(t.out + row * t.out_stride + column + p * kPanel, mul(broadcast(scale), sums.out[p]), lanes_of(p));
   }
   UNROLLED_FOR (p, kPanels) kept[(p + 1) * panel - kPanel] = scale;
 }
 
+// Moves kPanels panels by all rows, with a decay for each channel of the keys. Between two rows what is kept is
+// multiplied with the later one's decays already, so that it is loaded and stored once for a row.
+template <int kPanels>
+inline void delta_channels(const DeltaRuleTask& t, int64_t column) {
+  const int64_t panel = panel_floats(t.key_dim);
+  float* kept = t.state + column / kPanel * panel;
+  const auto lanes_of = [&](int panel) { return delta_lanes(t, column + panel * kPanel); };
+  DeltaSums<kPanels> sums;
+  UNROLLED_FOR (p, kPanels) sums.told[p] = zero();
+  for (int64_t i = 0; i < t.key_dim; ++i) {
+    UNROLLED_FOR (p, kPanels) {
+      float* at = kept + p * panel + i * kPanel;
+      const F16 s = mul(broadcast(t.decay[i]), load(at));
+      store(at, s);
+      sums.told[p] = fma(broadcast(t.k[i]), s, sums.told[p]);
+    }
+  }
+  for (int64_t row = 0; row < t.rows; ++row) {
+    const float *q = t.q + row * t.qk_stride, *k = t.k + row * t.qk_stride, *v = t.v + row * t.v_stride + column;
+    const float* next_decay = t.decay + (row + 1) * t.decay_stride;
+    const F16 beta = broadcast(t.beta[row * t.beta_stride]);
+    F16 change[kPanels];
+    UNROLLED_FOR (p, kPanels) change[p] = mul(beta, sub(load_lanes(v + p * kPanel, lanes_of(p)), sums.told[p]));
+    sums = row + 1 < t.rows
+               ? delta_update<kPanels, Decays::next>(kept, t.key_dim, k, change, next_decay, q, k + t.qk_stride)
+               : delta_update<kPanels, Decays::none>(kept, t.key_dim, k, change, nullptr, q, k);
+    UNROLLED_FOR (p, kPanels) store_lanes(t.out + row * t.out_stride + column + p * kPanel, sums.out[p], lanes_of(p));
+  }
+  UNROLLED_FOR (p, kPanels) kept[(p + 1) * panel - kPanel] = 1.0f;
+}
+
+template <int kPanels>
+inline void delta_panels(const DeltaRuleTask& t, int64_t column) {
+  t.by_channel ? delta_channels<kPanels>(t, column) : delta_columns<kPanels>(t, column);
+}
+
 inline void delta_rule(const DeltaRuleTask& t) {
   int64_t column = 0;
   const auto left = [&] { return state_panels(t.value_dim - column); };
   if constexpr (kDeltaPanels > 2)  // four are twice two: one alone is slow
-    for (; left() == 3 || left() > 4; column += 3 * kPanel) delta_columns<3>(t, column);
+    for (; left() == 3 || left() > 4; column += 3 * kPanel) delta_panels<3>(t, column);
   if constexpr (kDeltaPanels > 1)
-    for (; left() >= 2; column += 2 * kPanel) delta_columns<2>(t, column);
-  for (; left() >= 1; column += kPanel) delta_columns<1>(t, column);
+    for (; left() >= 2; column += 2 * kPanel) delta_panels<2>(t, column);
+  for (; left() >= 1; column += kPanel) delta_panels<1>(t, column);
 }
 
 }  // namespace

@@ -138,7 +138,8 @@ inline void gated_norm(const GatedNormTask& t) {
   const int64_t size = t.dim / t.groups;
   const F16 scale = broadcast(t.z_scale);
   const auto gated = [&](F16 y, const float* z, int64_t lanes) {
-    return mul(y, activate<Activation::silu>(mul(load_lanes(z, lanes), scale)));
+    const F16 scaled = mul(load_lanes(z, lanes), scale);
+    return mul(y, t.by_sigmoid ? sigmoid(scaled) : activate<Activation::silu>(scaled));
   };
   for (int64_t row = t.row_begin; row < t.row_end; ++row) {
     const int64_t out = t.out_row + row - t.row_begin;
