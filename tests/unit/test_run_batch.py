@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
 import threading
@@ -272,6 +273,14 @@ async def test_refusals_while_the_next_engine_loads_are_no_deaths() -> None:
 def test_an_output_that_cannot_be_written_is_said() -> None:
     with pytest.raises(ConfigError, match="--output-file /proc/no/o"):
         BatchOutput("/proc/no/o", "d", None)
+
+
+@pytest.mark.parametrize("name", ["pipe", "/dev/null", "/dev/stdout"])
+def test_a_device_is_no_output(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+
+    with pytest.raises(ConfigError, match="would replace this device or pipe; name a file"):
+        check_apart("in.jsonl", str(tmp_path / name))
 
 
 def test_a_full_disk_is_told_with_the_remedy_and_the_next_run_goes_on(tmp_path: Path) -> None:

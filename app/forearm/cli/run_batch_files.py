@@ -71,12 +71,15 @@ def local_input(name: str, folder: str | None) -> Iterator[Path]:
 
 
 def check_apart(input_file: str, output_file: str) -> None:
-    """Check that the output does not replace the input.
+    """Check that the output replaces neither the input nor what is no file.
 
     Raises: ConfigError if it would.
     """
-    if not is_url(output_file) and Path(output_file).is_dir():
+    path = Path(output_file)
+    if not is_url(output_file) and path.is_dir():
         raise ConfigError(f"--output-file {output_file}: it is a folder; name a file")
+    if not is_url(output_file) and path.exists() and (not path.is_file() or path.is_relative_to("/dev")):
+        raise ConfigError(f"--output-file {output_file}: the output would replace this device or pipe; name a file")
     if is_url(input_file) or is_url(output_file):
         return
     if Path(input_file).resolve() == Path(output_file).resolve():

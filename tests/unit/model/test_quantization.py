@@ -206,7 +206,7 @@ def test_fused_matrices_without_a_common_format_are_refused() -> None:
                 "config_groups": {
                     "g": {
                         "format": "int-quantized",
-                        "weights": {},
+                        "weights": {"num_bits": 8},
                         "targets": ["re:(mlp"],
                     }
                 },
