@@ -178,6 +178,10 @@ def test_a_closed_llm_says_so_also_to_threads_that_wait() -> None:
         (lambda llm: llm.generate(["x"], ["y"]), "sampling_params is 'y', a str; write SamplingParams"),
         (lambda llm: llm.generate(None), "prompts is None, a NoneType; write a text"),
         (lambda llm: llm.generate(["x", 1.5]), "a prompt is 1.5, a float; write a text"),
+        (
+            lambda llm: llm.generate({"prompt_token_ids": "12"}),
+            "a prompt is .*'12'.*; write a text, a list of token ids",
+        ),
         (lambda llm: llm.generate([{"text": "x"}]), "the prompt has 'text', which is not supported"),
         (lambda llm: llm.generate("x", lora_request="mine"), "LoRA adapters are not built yet"),
         (lambda llm: llm.chat("hello"), r"messages is 'hello'; write \[{'role': 'user', 'content': 'Hello'}\]"),

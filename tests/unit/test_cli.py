@@ -183,3 +183,11 @@ def test_the_demo_does_not_talk_to_another_server() -> None:
 
     assert (done.returncode, done.stdout) == (1, "")
     assert f"port {port}: Address already in use; take another: PORT=" in done.stderr
+
+
+def test_an_output_that_is_full_is_told_in_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        argv = [sys.executable, "-m", "forearm", "help"]
+        ended = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+
+    assert (ended.returncode, ended.stderr) == (1, "forearm help: standard output: No space left on device\n")

@@ -36,6 +36,7 @@ def text_or_ids(prompt: Prompt) -> str | list[int]:
     Raises: InvalidRequest.
     """
     given: object = prompt
+    as_ids = isinstance(prompt, Mapping) and "prompt_token_ids" in prompt
     if isinstance(prompt, Mapping):
         if unknown := [name for name, value in prompt.items() if name not in _NAMES and value]:
             raise InvalidRequest(
@@ -44,9 +45,9 @@ def text_or_ids(prompt: Prompt) -> str | list[int]:
         given = prompt.get("prompt_token_ids", prompt.get("prompt"))
     if isinstance(given, np.ndarray):
         given = given.tolist()
-    if isinstance(given, str):
+    if isinstance(given, str) and not as_ids:
         return given
-    if isinstance(given, Sequence) and not isinstance(given, bytes) and all(_is_id(token) for token in given):
+    if isinstance(given, Sequence) and not isinstance(given, str | bytes) and all(_is_id(token) for token in given):
         return [int(token) for token in given]
     raise InvalidRequest(f"a prompt is {prompt!r:.100}, a {type(prompt).__name__}; {_FORMS}", "prompts")
 
