@@ -69,7 +69,7 @@ def changed(dice: random.Random, value: Any) -> Any:
         elif dice.random() < 0.15:
             holder[key] = [holder[key]]
         else:
-            holder[key] = dice.choice((*ODD, -7, 3, 4096, "llama", "BPE", "F16", [0, 8]))
+            holder[key] = copy.deepcopy(dice.choice((*ODD, -7, 3, 4096, "llama", "BPE", "F16", [0, 8])))
         if not made:
             break
     return made
