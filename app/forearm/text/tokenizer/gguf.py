@@ -78,6 +78,13 @@ _DEEPSEEK = [
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _CASED = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+%s|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*%s|\p{{N}}%s"
 _CASED_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+# Chinese characters by themselves; words are of the other letters.
+_NOT_HAN = r"&&[^\p{Han}]]"
+_KIMI_UPPER, _KIMI_LOWER = _UPPER[:-1] + _NOT_HAN, _LOWER[:-1] + _NOT_HAN
+KIMI = (
+    rf"[\p{{Han}}]+|[^\r\n\p{{L}}\p{{N}}]?{_KIMI_UPPER}*{_KIMI_LOWER}+{_ENGLISH}?"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_KIMI_UPPER}+{_KIMI_LOWER}*{_ENGLISH}?|\p{{N}}{{1,3}}{_REST}"
+)
 _TEKKEN = _CASED % ("", "", "") + _CASED_REST
 _GPT4O = _CASED % (_ENGLISH + "?", _ENGLISH + "?", "{1,3}") + _CASED_REST
 
@@ -101,6 +108,7 @@ PRE_TOKENIZERS = {
     ),
     "tekken": _PreTokenizer([_TEKKEN], whole=True, bos=True),
     **dict.fromkeys(("gpt-4o", "llama4"), _PreTokenizer([_GPT4O])),
+    "kimi-k2": _PreTokenizer([KIMI], whole=True),
 }
 
 

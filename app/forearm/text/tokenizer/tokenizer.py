@@ -18,8 +18,9 @@ from forearm.config.environment import cache_folder
 from forearm.errors import ConfigError, InvalidRequest
 from forearm.model.gguf.gguf import is_gguf
 from forearm.text.tokenizer.gguf import gguf_tokenizer
+from forearm.text.tokenizer.tiktoken_file import kimi_tokenizer
 from forearm.text.tokenizer.tokenizer_cache import read_cached_tokenizer, write_cached_tokenizer
-from forearm.text.tokenizer.tokenizer_files import TokenizerParts, read_tokenizer_files
+from forearm.text.tokenizer.tokenizer_files import BYTE_OF_CHAR, TokenizerParts, read_tokenizer_files
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -127,8 +128,8 @@ class Tokenizer:
         if token_id in self.added:
             return self.added[token_id].encode()
         piece = self.piece(token_id)
-        if "ByteLevel" in self._decoders and all(char in _BYTE_OF_CHAR for char in piece):
-            return bytes(_BYTE_OF_CHAR[char] for char in piece)
+        if "ByteLevel" in self._decoders and all(char in BYTE_OF_CHAR for char in piece):
+            return bytes(BYTE_OF_CHAR[char] for char in piece)
         if "ByteFallback" in self._decoders and _BYTE_TOKEN.fullmatch(piece):
             return bytes([int(piece[3:5], 16)])
         if "WordPiece" in self._decoders:
@@ -193,10 +194,12 @@ def load_tokenizer(source: Path, cache: str = "", cache_bytes: int | None = None
 
 
 def _converted(folder: Path) -> TokenizerParts:
-    """Return what transformers makes of a folder without tokenizer.json.
+    """Return what transformers makes of a folder without tokenizer.json, except for Kimi's tokenizer.
 
     Raises: ConfigError if it cannot, or is not installed.
     """
+    if kimi := kimi_tokenizer(folder):
+        return kimi
     with _conversion(f"the tokenizer of {folder}, which has no tokenizer.json, converted"):
         backend = _load_with_transformers(folder)
     return TokenizerParts(backend.backend_tokenizer, backend.special_tokens_map, backend.chat_template)
@@ -298,10 +301,3 @@ def _types(node: Any) -> Iterable[str]:
     elif isinstance(node, list):
         for child in node:
             yield from _types(child)
-
-
-# GPT-2's alphabet: printable Latin-1 bytes are written as themselves, the other 68 as U+0100 onwards.
-# Source: `bytes_to_unicode` of openai/gpt-2/encoder.py.
-_PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
-_OTHERS = (byte for byte in range(256) if byte not in _PRINTABLE)
-_BYTE_OF_CHAR = {chr(byte): byte for byte in _PRINTABLE} | {chr(0x100 + i): byte for i, byte in enumerate(_OTHERS)}

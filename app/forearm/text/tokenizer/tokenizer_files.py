@@ -19,6 +19,11 @@ _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 _GPT2_CLASSES = ("GPT2Tokenizer", "GPT2TokenizerFast")
 _GPT2_DEFAULT = "<|endoftext|>"
+# GPT-2's alphabet: printable Latin-1 bytes are written as themselves, the other 68 as U+0100 onwards.
+# Source: `bytes_to_unicode` of openai/gpt-2/encoder.py.
+_PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+_OTHERS = (byte for byte in range(256) if byte not in _PRINTABLE)
+BYTE_OF_CHAR = {chr(byte): byte for byte in _PRINTABLE} | {chr(0x100 + i): byte for i, byte in enumerate(_OTHERS)}
 
 
 @dataclass(frozen=True)
@@ -51,14 +56,18 @@ class TokenizerParts:
         return None
 
 
-def read_tokenizer_files(folder: Path) -> TokenizerParts | None:
+def read_tokenizer_files(folder: Path, made: Tokenizer | None = None) -> TokenizerParts | None:
     """Return the tokenizer of a folder; None if it has other files, which must be converted.
+
+    made: the tokenizer that was made of them, to which the folder's configuration belongs.
 
     Raises: OSError, ValueError, TypeError, or what the tokenizers library raises on a broken file.
     """
-    config: dict[str, Any] = dict(_read_json(folder / "tokenizer_config.json"))
+    config: dict[str, Any] = dict(read_object(folder / "tokenizer_config.json"))
     before = after = False  # the special tokens around a text, where the files leave that to the configuration
-    if (folder / "tokenizer.json").is_file():
+    if made is not None:
+        pass
+    elif (folder / "tokenizer.json").is_file():
         made = Tokenizer.from_file(str(folder / "tokenizer.json"))
         if made.padding is not None:
             config.setdefault("pad_token", made.padding["pad_token"])
@@ -91,7 +100,7 @@ def _add_tokens(made: Tokenizer, folder: Path, config: dict[str, Any]) -> dict[s
     """Add the tokens that the configuration names and tokenizer.json lacks. Returns: the special ones by name."""
     extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
     listed = config.get("added_tokens_decoder")
-    older = _read_json(folder / "special_tokens_map.json") if listed is None else {}
+    older = read_object(folder / "special_tokens_map.json") if listed is None else {}
     # Tokens of that file are special whatever they say.
     config.update(
         (name, {**value, "special": True} if isinstance(value, dict) else value) for name, value in older.items()
@@ -104,12 +113,12 @@ def _add_tokens(made: Tokenizer, folder: Path, config: dict[str, Any]) -> dict[s
         told = [value for name, value in named.items() if isinstance(value, str) or name in older]
         decoder = _legacy_added(made, folder, {_text(token) for token in (*told, *extra)})
     else:
-        decoder = {int(number): _token(token) for number, token in listed.items()}
+        decoder = {int(number): added_token(token) for number, token in listed.items()}
     extra = extra or older.get("additional_special_tokens") or []
     known = {token.content: token for token in decoder.values()}
     special = {
-        **{name: known.get(_text(named[name]), _token(named[name])) for name in _NAMED if name in named},
-        **{name: _token(value) for name, value in models_own.items()},
+        **{name: known.get(_text(named[name]), added_token(named[name])) for name in _NAMED if name in named},
+        **{name: added_token(value) for name, value in models_own.items()},
     }
     own = made.get_added_tokens_decoder().values()
     present = {str(token.__getstate__()) for token in own}
@@ -121,7 +130,7 @@ def _add_tokens(made: Tokenizer, folder: Path, config: dict[str, Any]) -> dict[s
     ]
     names = {token.content for token in (*own, *adding)}
     # Of one text with different flags the last counts.
-    further = {str(token.__getstate__()): token for token in (*special.values(), *map(_token, extra))}
+    further = {str(token.__getstate__()): token for token in (*special.values(), *map(added_token, extra))}
     adding += [token for token in further.values() if token.content not in names]
     for token in adding:
         token.special = token.special or token.content in texts
@@ -134,12 +143,13 @@ def _legacy_added(made: Tokenizer, folder: Path, special: Iterable[str]) -> dict
     texts = set(special)
     listed = {
         number: AddedToken(text, normalized=text not in texts, special=text in texts)
-        for text, number in _read_json(folder / "added_tokens.json").items()
+        for text, number in read_object(folder / "added_tokens.json").items()
     }
     return {**listed, **made.get_added_tokens_decoder()}
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def read_object(file: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; an empty one if there is none. Raises: ValueError for anything else."""
     if not file.is_file():
         return {}
     found = json.loads(file.read_text(encoding="utf-8"))
@@ -156,7 +166,7 @@ def _text(token: Any) -> str:
     return str(token["content"]) if isinstance(token, dict) else str(token)
 
 
-def _token(value: Any) -> AddedToken:
+def added_token(value: Any) -> AddedToken:
     """Return a token that a configuration gives as text or as an object."""
     if isinstance(value, str):
         return AddedToken(value, special=True)
