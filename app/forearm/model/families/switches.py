@@ -185,7 +185,7 @@ BOUNDS = {
     "vocab_size": 1 << 26, "hidden_size": 1 << 20, "intermediate_size": 1 << 20, "num_hidden_layers": 1 << 10,
     "num_attention_heads": 1 << 12, "num_key_value_heads": 1 << 12, "head_dim": 1 << 12, "ffn_dim": 1 << 20,
     "max_position_embeddings": MOST_POSITIONS, "original_max_position_embeddings": MOST_POSITIONS,
-    "sliding_window": MOST_POSITIONS, "local_attention": MOST_POSITIONS, "attention_chunk_size": MOST_POSITIONS,
+    "sliding_window": (1 << 31) - 1, "local_attention": MOST_POSITIONS, "attention_chunk_size": (1 << 31) - 1,
     "floor_scale": MOST_POSITIONS, "type_vocab_size": 1 << 10, "moe_intermediate_size": 1 << 20,
     "dim": 1 << 20, "hidden_dim": 1 << 20, "n_heads": 1 << 12, "n_layers": 1 << 10,  # DistilBERT's names
     "d_model": 1 << 20, "d_ff": 1 << 20, "d_kv": 1 << 12, "num_layers": 1 << 10,  # T5's names
