@@ -42,6 +42,7 @@ def main(argv: Sequence[str]) -> int:
     config = from_json(EngineConfig, file.read_text())
     logs.set_up(config, "engine")
     outdated = threading.Event()
+    gc.freeze()  # what the imports have made: the collection below need not look through it, which takes it 0.025 s
     try:
         loop = start(config, progress=sys.stderr.isatty(), outdated=outdated.set)
     except ConfigError as error:

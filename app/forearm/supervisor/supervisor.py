@@ -25,6 +25,7 @@ from forearm.child_process import Child
 from forearm.config.api_config import ApiConfig
 from forearm.config.configs import Configs
 from forearm.config.engine_config import EngineConfig
+from forearm.config.environment import environment
 from forearm.config.settings import to_json
 from forearm.descriptors import watch_descriptors
 from forearm.engine.host import placement
@@ -55,7 +56,8 @@ def prepare(configs: Configs, runtime: RunFolder, files: ModelFiles, api: Child)
 
     Raises: ConfigError naming the setting.
     """
-    placement.tier()  # before an engine is started: FOREARM_TIER may name a tier that this CPU cannot run
+    if environment().get("FOREARM_TIER"):
+        placement.tier()  # before an engine is started: this CPU may not run it. The test of the kernels takes 0.02 s
     engines = configs.serve.data_parallel_size
     plan = placement.plan(configs.engine, engines=engines)
     parts = shares(plan, configs.engine, engines)

@@ -133,7 +133,7 @@ def open_checkpoint(
     asked: dict[str, Any] = {"max_model_len": max_model_len, "allow_longer": allow_longer, "rope": rope}
     asked["weight_dtype"] = wanted
     if is_gguf(folder):
-        gguf = read_gguf(folder)
+        gguf = read_gguf(folder, merges=False)
         config, tensors, nextn = gguf_config(gguf, **asked), gguf.tensors, predicted_layers(gguf)
         quantized = ("gguf", Keys({}, str(gguf.path))) if is_quantized(gguf) else None
     else:

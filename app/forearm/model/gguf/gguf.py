@@ -54,12 +54,13 @@ def is_gguf(path: Path) -> bool:
     return path.suffix == ".gguf"
 
 
-def read_gguf(path: Path) -> Gguf:
+def read_gguf(path: Path, *, merges: bool = True) -> Gguf:
     """Read the header of the file and, if it is the first part of several (-00001-of-00003.gguf), of the others.
 
+    merges: False leaves a tokenizer's merges empty, which are as many strings as its vocabulary.
     Raises: ConfigError if a file is missing, cut short, damaged or of a version that is not supported.
     """
-    whole = read_gguf_file(path)
+    whole = read_gguf_file(path, merges=merges)
     split = _SPLIT.fullmatch(path.name)
     if split is None:
         return whole
@@ -72,16 +73,17 @@ def read_gguf(path: Path) -> Gguf:
     return whole
 
 
-def read_gguf_file(path: Path, *, texts: bool = True) -> Gguf:
+def read_gguf_file(path: Path, *, texts: bool = True, merges: bool = True) -> Gguf:
     """Read the header of a single file, without its further parts.
 
     texts: False leaves arrays of strings empty, which takes a third of the time: a vocabulary and its merges are long.
+    merges: as in read_gguf.
     Raises: ConfigError as read_gguf.
     """
     check_regular(path)
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _Header(path, data, texts).read()
+            return _Header(path, data, texts, merges).read()
     except (OSError, ValueError) as problem:  # an empty file can't be mapped: ValueError
         raise ConfigError(f"{path} can't be read: {problem}; download it again") from None
 
@@ -89,8 +91,9 @@ def read_gguf_file(path: Path, *, texts: bool = True) -> Gguf:
 class _Header:
     """A cursor over the mapped file; every read is checked against its end."""
 
-    def __init__(self, path: Path, data: mmap.mmap, texts: bool) -> None:
-        self._path, self._data, self._texts, self._at = path, data, texts, 0
+    def __init__(self, path: Path, data: mmap.mmap, texts: bool, merges: bool) -> None:
+        self._path, self._data, self._at = path, data, 0
+        self._texts, self._merges = texts, merges
 
     def read(self) -> Gguf:
         """Read the whole header, up to the data."""
@@ -104,7 +107,8 @@ class _Header:
         tensors, keys = self._count(24), self._count(13)
         metadata: dict[str, Any] = {}
         for _ in range(keys):
-            name, value = self._string(), self._value(self._number("I"))
+            name = self._string()
+            value = self._value(self._number("I"), self._texts and (self._merges or name != "tokenizer.ggml.merges"))
             if name in metadata:
                 raise self._damaged(f"key {name} twice")
             metadata[name] = value
@@ -140,29 +144,28 @@ class _Header:
             # The size of a tensor of an unknown type is known only from the offset after it.
             at = None if tensor.dtype.startswith("type ") else start + end
 
-    def _value(self, kind: int) -> Any:
+    def _value(self, kind: int, texts: bool) -> Any:
         if kind == _STRING:
             return self._string()
         if kind == _ARRAY:
-            return self._array()
+            return self._array(texts)
         if kind not in NUMBERS:
             raise self._damaged(f"a value of type {kind}")
         return self._number(NUMBERS[kind])
 
-    def _array(self) -> Any:
+    def _array(self, texts: bool) -> Any:
         kind = self._number("I")
         if kind == _STRING:
-            return self._strings(self._count(8))
+            return self._strings(self._count(8), texts)
         if kind not in NUMBERS:
             raise self._damaged(f"an array of type {kind}")
         size = struct.calcsize(f"<{NUMBERS[kind]}")
         count = self._count(size)
         return list(struct.unpack(f"<{count}{NUMBERS[kind]}", self._take(count * size)))
 
-    def _strings(self, count: int) -> list[str]:
+    def _strings(self, count: int, texts: bool) -> list[str]:
         """Read `count` strings in one loop, for speed: a vocabulary and its merges are half a million of them."""
         length_at, data, at, size = struct.Struct("<Q").unpack_from, self._data, self._at, len(self._data)
-        texts = self._texts
         found: list[str] = []
         try:
             for _ in range(count):
