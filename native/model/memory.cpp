@@ -6,6 +6,11 @@
 #include <cstdio>
 #include <utility>
 
+#ifndef MADV_HUGEPAGE  // Linux': macOS chooses the size of pages itself
+#define MADV_HUGEPAGE MADV_NORMAL
+#define MADV_NOHUGEPAGE MADV_NORMAL
+#endif
+
 namespace forearm {
 std::string gib(int64_t bytes) {
   char text[32];
