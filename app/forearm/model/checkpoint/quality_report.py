@@ -69,7 +69,7 @@ class TextModel:
         return self._executor.logits()
 
     def log_probabilities(self, tokens: Int32Array) -> Float32Array:
-        """Return those of every next token but the one behind the last, float32 [tokens - 1, vocab]."""
+        """Return the log-probabilities of the token after each but the last, float32 [tokens - 1, vocab]."""
         logits = self.logits(tokens)[:-1]
         logits -= logits.max(axis=1, keepdims=True)
         logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))

@@ -2,7 +2,7 @@
 
 Weights that are rounded while loading are compared with their floats. Of a quantized checkpoint the floats are gone: an
 evenly rounded value is off by step / sqrt(12) in the root mean square, so the error is what its scales tell. What a
-checkpoint has lost by clipping is then unseen, and twos of MXFP4's large values count as ones.
+checkpoint has lost by clipping is then unseen, and steps of 2 between MXFP4's large codes count as steps of 1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The parts that decoder families share: sizes, layers, rotary angles. a family passes what differs."""
+"""The parts that decoder families share: sizes, layers, rotary angles. A family passes what differs."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def codegen(inputs: FamilyInputs) -> ModelConfig:
 
 
 def _in_pieces(stored: str, rows: int, order: str) -> dict[str, str]:
-    """Return the names of parts that take turns in a tensor, each with so many rows."""
+    """Return the names of parts that alternate in a tensor, `rows` rows of each at a time."""
     return {name: f"{stored}[{i * rows}:{rows}:{len(order) * rows}]" for i, name in enumerate(order)}
 
 

@@ -133,7 +133,7 @@ def _of_streams(config: ModelConfig) -> Iterator[MatrixSpec]:
 
 
 def _through_few(config: ModelConfig, at: str) -> Iterator[MatrixSpec]:
-    """Yield a layer's pairs of matrices with few numbers between them: of Laurel, and of its own embedding."""
+    """Yield the pairs of low-rank matrices of a layer: Laurel's, and those of the layer's own embedding."""
     pairs = []
     if config.alt_up:
         names = ("laurel_left", "laurel.linear_left", "laurel_right", "laurel.linear_right")

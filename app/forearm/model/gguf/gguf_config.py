@@ -98,7 +98,7 @@ def _values(metadata: GgufMetadata) -> dict[str, Any]:
     eps = metadata.number("attention.layer_norm_rms_epsilon", eps)
 
     def size(key: str, default: int | None = None) -> int:
-        """Return what layers share that have it: `own` reads what varies."""
+        """Return a size that all layers share; 1 for one that varies, which the architecture's `own` reads."""
         varies = key in ARCHITECTURES[metadata.architecture].varies
         return 1 if varies else metadata.integer(key, default, zeros=True) or 1
 

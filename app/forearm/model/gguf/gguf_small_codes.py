@@ -126,6 +126,6 @@ def tq1_0(blocks: UInt8Array) -> tuple[Int8Array, Float32Array, None]:
 
 
 def tq2_0(blocks: UInt8Array) -> tuple[Int8Array, Float32Array, None]:
-    """Decode 66 bytes: two bits a value, one less than them."""
+    """Decode 66 bytes: the two bits of a value are the value plus one."""
     codes = blocks[:, :64].reshape(-1, 2, 1, 32) >> np.array([[0], [2], [4], [6]], np.uint8) & np.uint8(3)
     return codes.reshape(len(blocks), -1).view(np.int8) - np.int8(1), np.repeat(half(blocks, 64), 8, axis=1), None

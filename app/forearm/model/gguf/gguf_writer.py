@@ -150,7 +150,7 @@ class GgufWriter:
 
     def _put(self, name: str, row: int, stored: UInt8Array) -> None:
         rows = np.arange(row, row + len(stored))
-        if self._interleaved and name.split(".")[2:3] in (["q"], ["k"]):  # of each head: the halves in turns
+        if self._interleaved and name.split(".")[2:3] in (["q"], ["k"]):  # the values of a head's two halves alternate
             of_head, half = rows % self._head_dim, self._head_dim // 2
             rows = rows - of_head + of_head % half * 2 + of_head // half
         part = self._parts[name]

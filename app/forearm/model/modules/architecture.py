@@ -44,7 +44,7 @@ _MOST_POSITIONS = 1 << 15
 _MASKED = "it generates by a masked token behind the text, which it fills in"
 _SOUND = "it reads or writes sound; forearm serves text alone"
 _DRAFTS = "it drafts tokens of another model, whose keys and values it reads"
-# Types that transformers builds a causal language model of, which does not generate text from text.
+# Types of which transformers builds a causal language model that does not generate text from text.
 REFUSED = {
     "xlm": _MASKED, "xlnet": _MASKED,
     "whisper": _SOUND, "moshi": _SOUND, "musicgen": _SOUND, "musicgen_melody": _SOUND,
