@@ -34,6 +34,8 @@ struct Shape {
 
   int64_t inner() const { return heads * value_dim; }
   int64_t projected() const {
+    if (by_channel)  // gates and decays are made of latents of key_dim numbers
+      return 2 * key_heads * key_dim + inner() + 2 * key_dim + heads + 2 * inner() * key_dim / hidden;
     return key_heads ? 2 * key_heads * key_dim + 2 * inner() + 2 * heads : 2 * inner() + 2 * key_dim + heads;
   }
   double multiply_adds() const {  // of the recurrence, for a token
