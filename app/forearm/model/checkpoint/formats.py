@@ -48,6 +48,9 @@ def plan_formats(
     elif asked.weights != "int8" or asked.wide:
         grouped = []
     formats |= dict.fromkeys(grouped, WeightFormat("int8", INT8_GROUP, "float16", wide=wide))
+    if (asked.weights, asked.activations) == ("int8", "auto"):  # the last layer's: INT8_GROUP
+        last = [name for name in grouped if name.split(".")[:2] == grouped[-1].split(".")[:2]]
+        formats |= {name: replace(formats[name], wide=True) for name in last}
     return {spec.name: _in_whole_groups(formats[spec.name], spec.k) for spec in specs}
 
 

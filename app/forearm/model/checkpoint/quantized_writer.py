@@ -12,6 +12,7 @@ import json
 import shutil
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,8 @@ class CheckpointWriter:
         modules: dict[WeightFormat, list[str]] = defaultdict(list)
         for part in self._parts.values():
             if part.matrix and self._checkpoint.formats[part.matrix].is_quantized:
-                modules[self._checkpoint.formats[part.matrix]].append(part.stored.removesuffix(".weight"))
+                format = replace(self._checkpoint.formats[part.matrix], wide=False)  # which a file does not say
+                modules[format].append(part.stored.removesuffix(".weight"))
         ordered = sorted(modules.items(), key=lambda item: -len(item[1]))
         groups = {
             f"group_{i}": {"targets": sorted(set(names)) if i else ["Linear"], **_scheme(format)}
