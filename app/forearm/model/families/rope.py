@@ -45,10 +45,12 @@ def rope(settings: Keys, theta: float, rotary_dim: int, lengths: Lengths, *, int
     """
     if not 1 < theta <= _MOST_THETA:
         raise ConfigError(f"{settings.source}: the base of its angles (rope_theta) is {theta:g}; it should be above 1")
-    if rotary_dim % 2 or not 2 <= rotary_dim <= _MOST_DIM:
+    # transformers rotates one value more where an odd number of them is to be rotated (a quarter of 20).
+    odd = rotary_dim % 2 and _kind(settings) in ("yarn", "longrope")
+    if odd or not 1 <= rotary_dim <= _MOST_DIM:
         raise ConfigError(
-            f"{settings.source}: head_dim = {rotary_dim}, as far as it is rotated; it should be an even number of 2 to "
-            f"{_MOST_DIM} (see partial_rotary_factor)"
+            f"{settings.source}: head_dim = {rotary_dim}, as far as it is rotated; it should be 1 to {_MOST_DIM}, and "
+            "even with factors for each pair (see partial_rotary_factor)"
         )
     with np.errstate(all="ignore"):  # results that are not angles are refused below
         inv_freq, scale = _KINDS[_kind(settings)](settings, theta, rotary_dim, lengths)
