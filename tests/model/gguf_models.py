@@ -18,6 +18,8 @@ from gguf.quants import dequantize
 from tests.unit.model.gguf_files import random_blocks, write_gguf
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from forearm.model.gguf.gguf_codes import decode_rows
+
 TypeOf = Callable[[str], str]  # the GGUF type of each matrix, by its name in the file
 
 _OUTER = {
@@ -143,7 +145,11 @@ def _tensor(parameter: torch.Tensor, dtype: str, heads: int, plus_one: bool) -> 
             return "BF16", (rows.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
         return rows.astype(np.float16) if dtype == "F16" else rows
     stored = blocks_like(values, dtype)
-    rows = dequantize(stored, GGMLQuantizationType[dtype])
+    kept = decode_rows(dtype, stored, values.shape[1])  # tests/unit/model/test_gguf_codes.py: within 2^-11 of ggml's
+    group = values.shape[1] // kept.scales.shape[1]
+    rows = kept.codes * np.repeat(kept.scales, group, axis=1)
+    if kept.offsets is not None:
+        rows += np.repeat(kept.offsets, group, axis=1)
     with torch.no_grad():
         parameter.copy_(torch.from_numpy(restored_rows(rows, heads) if heads else rows))
     return dtype, stored

@@ -1,8 +1,10 @@
 """Decodes blocks of a GGUF tensor to rows of signed codes with scales and offsets: w = scale * code + offset.
 
-Scales are exact in float32 (a float16 times at most 8 bits), and so are offsets of codes that keep their stored values.
-Where 4-bit codes 0 .. 15 become -8 .. 7 (Q4_1, Q4_K), 8 * scale is added to the offset, and that sum is rounded to
-float32 once.
+Scales of most types are kept in float16. Those of K types and IQ4_XS, a float16 times an integer of up to 8 bits, are
+rounded by at most 2^-11 of them; not at all below 2^-14, where float16 is spaced by 2^-24, of which they are multiples.
+In float32 they would take 0.5 bits more for a weight of Q4_K and 1 bit for one of Q6_K, all of which decode reads.
+Offsets are exact in float32 where codes keep their stored values. Where 4-bit codes 0 .. 15 become -8 .. 7 (Q4_1,
+Q4_K), 8 times the scale before rounding is added to the offset, and that sum is rounded to float32 once.
 Source: ggml-common.h (blocks) and ggml-quants.c (dequantize_row_*) of github.com/ggml-org/ggml.
 """
 
@@ -157,20 +159,22 @@ def _mxfp4(blocks: UInt8Array) -> Decoded:
 
 _CODES_8, _CODES_4 = INTEGERS[8], INTEGERS[4]
 _IN_4_BITS, _IN_8_BITS = WeightFormat(_CODES_4, 32, "float16"), WeightFormat(_CODES_8, 32, "float16")
+_OFFSETS_4 = WeightFormat(_CODES_4, 32, "float16", "float32")
+_OFFSETS_8 = WeightFormat(_CODES_8, 32, "float16", "float32")
 _FINE_SCALES = WeightFormat(_CODES_8, 32, "float32")
 BLOCK_TYPES: dict[str, BlockType] = {
     "Q4_0": BlockType(18, _IN_4_BITS, _q4_0),
-    "Q4_1": BlockType(20, WeightFormat(_CODES_4, 32, "float16", "float32"), _q4_1),
+    "Q4_1": BlockType(20, _OFFSETS_4, _q4_1),
     "Q5_0": BlockType(22, _IN_8_BITS, _q5_0),
-    "Q5_1": BlockType(24, WeightFormat(_CODES_8, 32, "float16", "float32"), _q5_1),
+    "Q5_1": BlockType(24, _OFFSETS_8, _q5_1),
     "Q8_0": BlockType(34, _IN_8_BITS, _q8_0),
-    "Q2_K": BlockType(84, WeightFormat(_CODES_4, 16, "float32", "float32"), _q2_k),
-    "Q3_K": BlockType(110, WeightFormat(_CODES_4, 16, "float32"), _q3_k),
-    "Q4_K": BlockType(144, WeightFormat(_CODES_4, 32, "float32", "float32"), _q4_k),
-    "Q5_K": BlockType(176, WeightFormat(_CODES_8, 32, "float32", "float32"), _q5_k),
-    "Q6_K": BlockType(210, WeightFormat(_CODES_8, 16, "float32"), _q6_k),
+    "Q2_K": BlockType(84, WeightFormat(_CODES_4, 16, "float16", "float32"), _q2_k),
+    "Q3_K": BlockType(110, WeightFormat(_CODES_4, 16, "float16"), _q3_k),
+    "Q4_K": BlockType(144, _OFFSETS_4, _q4_k),
+    "Q5_K": BlockType(176, _OFFSETS_8, _q5_k),
+    "Q6_K": BlockType(210, WeightFormat(_CODES_8, 16, "float16"), _q6_k),
     "IQ4_NL": BlockType(18, _IN_8_BITS, _iq4_nl),
-    "IQ4_XS": BlockType(136, _FINE_SCALES, _iq4_xs),
+    "IQ4_XS": BlockType(136, _IN_8_BITS, _iq4_xs),
     "MXFP4": BlockType(17, WeightFormat("fp4_e2m1", 32, "e8m0"), _mxfp4),
     "IQ1_S": BlockType(50, _FINE_SCALES, small.iq1_s),
     "IQ1_M": BlockType(56, WeightFormat(_CODES_8, 16, "float32"), small.iq1_m),
@@ -225,7 +229,8 @@ def decode_rows(dtype: str, stored: UInt8Array, columns: int) -> Codes:
         part = np.ascontiguousarray(stored[row : row + step])
         some, theirs, more = kind.decode(part.reshape(-1, kind.bytes))
         codes[row : row + step] = some.reshape(-1, columns)
-        scales[row : row + step] = theirs.reshape(-1, groups)
+        half = kind.format.scale_dtype == "float16"
+        scales[row : row + step] = (theirs.astype(np.float16) if half else theirs).reshape(-1, groups)
         if offsets is not None and more is not None:
             offsets[row : row + step] = more.reshape(-1, groups)
     return Codes(codes, scales, offsets=offsets)
