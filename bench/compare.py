@@ -129,7 +129,10 @@ def start_one(one: Contestant, model: Path, args: argparse.Namespace, cached: bo
     settings |= {"context": max([*args.prefill, 512]) + 256, "sequences": sequences}
     if one.engine == "forearm" and cached:
         settings["weight_cache"] = str(args.work / "cache")
-    return Driven(contestants.python_of(one.engine, args.peers), one.engine, settings, args.timeout)
+    if one.engine in contestants.BUILDS:
+        settings["steps"] = str(contestants.steps_of(one.engine, args.peers))
+    driver = "llama" if one.engine == "ik" else one.engine
+    return Driven(contestants.python_of(one.engine, args.peers), driver, settings, args.timeout)
 
 
 def started(one: Contestant, model: Path, args: argparse.Namespace, cached: bool = True) -> tuple[Driven, float]:
@@ -241,6 +244,7 @@ def measure_shape(name: str, args: argparse.Namespace) -> dict[str, Any]:
     shape, work = shape_of(name), args.work / name
     work.mkdir(parents=True, exist_ok=True)
     chosen = [one for one in CONTESTANTS if one.engine in args.engines and one.width in args.widths]
+    chosen = [one for one in chosen if not args.formats or one.format in args.formats.split(",")]
     rows: dict[str, Row] = {}
     machine = Machine(args)
     for group in groups(chosen, shape):
@@ -262,9 +266,10 @@ def main() -> None:
     parser.add_argument("--install", type=Path, metavar="DIR", help="install the peers there and end")
     parser.add_argument("--peers", type=Path, default=Path("build/peers"), help="where they were installed")
     parser.add_argument("--work", type=Path, default=Path("build/compare"), help="for models; 10 bytes a weight")
-    parser.add_argument("--shapes", default="qwen2.5-0.5b", help=f"of {', '.join(SHAPES)} (tinyllama-1.1b@4: 4 layers)")
-    parser.add_argument("--engines", default="forearm,llama,openvino,vllm,torch")
+    parser.add_argument("--shapes", default="qwen2.5-0.5b", help=f"of {', '.join(SHAPES)} (as cut by shape_of: x@4)")
+    parser.add_argument("--engines", default="forearm,llama,ik,openvino,vllm,torch")
     parser.add_argument("--widths", type=numbers, default=[16, 8, 4], help="bits of a weight")
+    parser.add_argument("--formats", default="", help="their own names of formats; default: all of the widths")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--cores", default="", help="CPU ids of the machine's limits; default: not pinned")
     parser.add_argument("--rounds", type=int, default=3)

@@ -38,6 +38,8 @@ QUANTITIES = {
     "share_of_peak": ("of the peak", "%"),
     "share_of_fma": ("of FMA's peak", "%"),
     "share_of_limit": ("of the nearer limit", "%"),
+    "share_of_dense": ("of the speed of a dense model with as many active parameters", "%"),
+    "gain_of_threads": ("speed, times one thread's", "x"),
     "barriers_per_layer": ("barriers a layer", ""),
     "packed_gb": ("packed weights", "GB"),
     "scratch_gb": ("scratch", "GB"),

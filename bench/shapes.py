@@ -148,9 +148,16 @@ SHAPES = {
 
 
 def shape_of(name: str) -> Shape:
-    """Return the shape of a name of SHAPES; `name@4` is cut to 4 layers."""
-    own, _, layers = name.partition("@")
-    return SHAPES[own].cut(int(layers or 0))
+    """Return the shape of a name of SHAPES; `name@4` is cut to 4 layers.
+
+    `name@12th` is cut to a twelfth of its layers and of its vocabulary, so that the head keeps its share of a step.
+    """
+    own, _, cut = name.partition("@")
+    whole = SHAPES[own]
+    if cut.endswith("th"):
+        part = int(cut.removesuffix("th"))
+        return replace(whole, layers=whole.layers // part, vocab=whole.vocab // part)
+    return whole.cut(int(cut or 0))
 
 
 def write_model(shape: Shape, folder: Path) -> None:

@@ -10,7 +10,14 @@ from bench import records
 from bench.records import LESS_IS_BETTER, Figure, figure, machine_name
 
 Row = dict[str, Any]
-PEERS = {"forearm": "", "llama": "llama.cpp", "openvino": "OpenVINO", "vllm": "vLLM", "torch": "torch"}
+PEERS = {
+    "forearm": "",
+    "llama": "llama.cpp",
+    "ik": "ik_llama.cpp",
+    "openvino": "OpenVINO",
+    "vllm": "vLLM",
+    "torch": "torch",
+}
 REQUESTS = ("ttft_s", "tpot_s", "tokens_s")  # of requests at once
 
 

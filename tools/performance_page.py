@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -31,8 +32,11 @@ SHAPES = {
     "tinyllama-1.1b": "TinyLlama-1.1B",
     "llama-2-7b": "Llama-2-7B",
     "qwen3-30b-a3b@4": "Qwen3-30B-A3B, 4 of its 48 layers",
+    "qwen3-30b-a3b@12th": "Qwen3-30B-A3B, a 12th: 4 of 48 layers",
+    "qwen3.5-9b@8th": "Qwen3.5-9B, an 8th: 4 of 32 layers",
+    "lfm2-1.2b": "LFM2-1.2B",
 }
-SAME_FILE = "Q4_0"  # forearm's name where it reads the file that llama.cpp quantized for itself
+SAME_FILES = ("Q4_0", "Q4_K_M")  # forearm's names where it reads the file that llama.cpp quantized for itself
 FORMATS = {"bfloat16": "16 bits", "int8": "int8", "int4": "int4"}
 COLUMNS: dict[Column, str] = {
     ("prefill_512", "tokens_s"): "prefill 512",
@@ -101,7 +105,7 @@ the largest resident set in MB. The lines below say how many times better forear
 rounds' ratios, in the same run. Of several runs the one with the most rounds counts, of those the latest, for each
 cell by itself. Requests: 16 at once, prompts of 128 and outputs of 64 tokens, over HTTP (OpenVINO in its process).
 Starts are from packed weights. All weights are random. `make bench` (`BENCH_PEERS=DIR` for the peers) measures the
-machine it runs on.
+machine it runs on. A 12th of a model has a 12th of its layers and of its vocabulary.
 """
 
 
@@ -172,13 +176,8 @@ def quality_table(measured: Measured) -> str:
 def peer_tables(measured: Measured) -> Iterator[str]:
     """Yield a table for each machine."""
     for machine, results in measured.kinds["compare"].items():
-        rows = [
-            row
-            for shape in SHAPES
-            for format in (*FORMATS, SAME_FILE)
-            for row in peer_rows(measured, machine, shape, format)
-            if row
-        ]
+        places = product(SHAPES, (*FORMATS, *SAME_FILES))
+        rows = [row for place in places for row in peer_rows(measured, machine, *place)]
         yield f"\n### {results.machine}\n\n{source(f'compare/{machine}.json')}{runs_list(results.runs)}\n"
         yield table(["Shape", "Weights", "Perplexity", *COLUMNS.values()], rows)
 

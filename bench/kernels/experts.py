@@ -1,12 +1,14 @@
 """Time layers with experts beside dense layers of as many active parameters.
 
-    python -m bench.kernels.experts [--shape gpt-oss-20b] [--layers 3] [--threads 2] [--format int4]...
+    python -m bench.kernels.experts [--shape gpt-oss-20b] [--layers 3] [--threads 2] [--format int4]... [--out FILE]
 
 The sizes are Qwen3-30B-A3B's (hidden 2048, 128 experts of 768, 8 a token) or gpt-oss-20b's (hidden 2880, 32 experts of
 2880, 4 a token), cut to some layers; weights are random, all in the format. The feed-forward of a dense layer is as
-wide as the experts of a token. For each number of rows it prints the milliseconds of a step of both models, and the
-bytes that a step with experts reads, as a share of the threads' read bandwidth. Passes of both models alternate, and
-each figure is the best of its passes: other work on the machine only ever takes away.
+wide as the experts of a token. For each number of rows it gives the milliseconds of a step with experts, its speed as
+a share of the dense model's, the bytes that it reads as a share of the threads' read bandwidth, and its speed as a
+multiple of one thread's: once with random tokens, once with one token in all rows, which chooses the same experts for
+all. Passes of the models alternate, and each figure is the best of its passes: other work on the machine only ever
+takes away.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ from __future__ import annotations
 import argparse
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from bench.executors import load_piece
+from bench.records import Figure, figures_of, line_of, record, run_of
 
 from forearm import _native
 from forearm.config.number_formats import WeightFormat
@@ -33,6 +37,7 @@ FORMATS = {
 }
 ROWS = (1, 8, 32, 512)
 BLOCK = 32
+VOCABULARY = 1024  # small, because the head is not measured
 
 
 @dataclass(frozen=True)
@@ -53,10 +58,10 @@ SIZES = {
 
 
 def config(sizes: Sizes, layers: int, feed_forward: FeedForward | Experts) -> ModelConfig:
-    """Return layers of Qwen3-MoE's kind with a small vocabulary, because the head is not measured."""
+    """Return layers of Qwen3-MoE's kind."""
     rope = Rope((1e6 ** (-np.arange(0, sizes.head_dim, 2) / sizes.head_dim)).astype(np.float32))
     return ModelConfig(
-        model_type="qwen3_moe", dtype="bfloat16", vocab_size=1024, hidden=sizes.hidden, heads=sizes.heads,
+        model_type="qwen3_moe", dtype="bfloat16", vocab_size=VOCABULARY, hidden=sizes.hidden, heads=sizes.heads,
         kv_heads=sizes.kv_heads, head_dim=sizes.head_dim, max_positions=4096,
         layers=(Layer(Attention(0), feed_forward),) * layers, ropes=(rope,), tied_head=True, qk_norm="head",
         attention_scale=sizes.head_dim**-0.5,
@@ -86,16 +91,23 @@ def load(model: ModelConfig, format: WeightFormat, threads: int) -> _native.Exec
 
 
 def read_bytes(model: ModelConfig, experts: Experts, formats: dict[str, WeightFormat], rows: int) -> float:
-    """Return the bytes of weights that a step reads, with the expected number of experts for an even choice."""
+    """Return the bytes of weights that a step reads, with the expected number of experts for an even choice.
+
+    rows: those that choose on their own; 1 if all rows choose alike.
+    """
     chosen = 1 - (1 - experts.active / experts.count) ** rows
     specs = matrices(model)
     return sum(spec_bytes(s, formats[s.name]) * (chosen if s.experts > 1 else 1) for s in specs)
 
 
-def step_ms(executor: _native.Executor, rows: int, vocabulary: int) -> float:
-    """Return the milliseconds of one step: up to 32 rows are first tokens of as many sequences, more are one prompt."""
-    rng = np.random.default_rng(rows)
-    tokens = rng.integers(0, vocabulary, rows).astype(np.int32)
+def step_ms(executor: _native.Executor, rows: int, alike: bool) -> float:
+    """Return the milliseconds of one step: up to 32 rows are first tokens of as many sequences, more are one prompt.
+
+    alike: all rows are of one token.
+    """
+    tokens = np.random.default_rng(rows).integers(0, VOCABULARY, rows).astype(np.int32)
+    if alike:
+        tokens[:] = tokens[0]
     sequences = rows if rows <= 32 else 1
     starts = np.linspace(0, rows, sequences + 1).astype(np.int32)
     blocks = sequences if rows <= 32 else rows // BLOCK
@@ -106,34 +118,44 @@ def step_ms(executor: _native.Executor, rows: int, vocabulary: int) -> float:
     return (time.perf_counter() - begun) * 1000
 
 
+def measure(asked: argparse.Namespace, name: str) -> list[Figure]:
+    """Return the figures of one format."""
+    sizes = SIZES[asked.shape]
+    experts = sizes.experts
+    with_experts = config(sizes, asked.layers, experts)
+    dense = config(sizes, asked.layers, FeedForward(experts.active * experts.width))
+    formats = uniform_formats(with_experts, FORMATS[name])
+    ours, alone = (load(with_experts, FORMATS[name], threads) for threads in (asked.threads, 1))
+    plain = load(dense, FORMATS[name], asked.threads)
+    figures = []
+    for rows, alike in [(rows, False) for rows in ROWS] + [(rows, True) for rows in ROWS[1:]]:
+        bandwidth = _native.limits([], asked.threads, 256, 0.2)["read_gb_s"]
+        passes = [[step_ms(one, rows, alike) for one in (ours, alone, plain)] for _ in range(asked.passes)]
+        mine, one_thread, other = (min(times) for times in zip(*passes, strict=True))
+        read = read_bytes(with_experts, experts, formats, 1 if alike else rows) / 1e9
+        found = {"step_ms": mine, "share_of_dense": other / mine, "gain_of_threads": one_thread / mine}
+        if rows <= 32:
+            found |= {"gb_read": read, "read_gb_s": bandwidth, "share_of_read": read / mine * 1000 / bandwidth}
+        row = f"{'decode' if rows <= 32 else 'prefill'} {rows}{', all rows choose alike' if alike else ''}"
+        figures += figures_of(f"{asked.shape}@{asked.layers}", name, row, found)
+        print(*map(line_of, figures[-len(found) :]), sep="\n", flush=True)
+    return figures
+
+
 def main() -> None:
-    """Print a line for each format and number of rows."""
+    """Measure each format."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--shape", choices=SIZES, default="qwen3-30b-a3b")
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--passes", type=int, default=15)
     parser.add_argument("--format", action="append", choices=FORMATS)
+    parser.add_argument("--out", type=Path, help="machine's file of bench/results/engine that the figures are added to")
     asked = parser.parse_args()
-    sizes = SIZES[asked.shape]
-    experts = sizes.experts
-    with_experts = config(sizes, asked.layers, experts)
-    dense = config(sizes, asked.layers, FeedForward(experts.active * experts.width))
-    print(f"tier {_native.tier()}, {asked.threads} threads, {asked.layers} layers")
-    for name in asked.format or FORMATS:
-        format = FORMATS[name]
-        formats = uniform_formats(with_experts, format)
-        ours, plain = load(with_experts, format, asked.threads), load(dense, format, asked.threads)
-        for rows in ROWS:
-            bandwidth = _native.limits([], asked.threads, 256, 0.2)["read_gb_s"]
-            both = [(step_ms(ours, rows, 1024), step_ms(plain, rows, 1024)) for _ in range(asked.passes)]
-            mine, other = (min(times) for times in zip(*both, strict=True))
-            read_gb_s = read_bytes(with_experts, experts, formats, rows) / mine / 1e6
-            share = f", {read_gb_s / bandwidth:4.0%} of {bandwidth:.0f} GB/s"
-            print(
-                f"{name:5} {rows:4} rows: experts {mine:8.2f} ms, dense {other:8.2f} ms, {other / mine:5.2f}{share}",
-                flush=True,
-            )
+    figures = [one for name in asked.format or FORMATS for one in measure(asked, name)]
+    if asked.out:
+        notes = ["Every matrix has the format; the vocabulary has 1,024 tokens."]
+        record(asked.out, run_of(figures, asked.threads, _native.tier(), notes=notes))
 
 
 if __name__ == "__main__":

