@@ -245,7 +245,8 @@ class EngineLoop:
             elif outcome.vector is not None:
                 self.outbox.append((sequence.request.connection, replies.embedded(sequence, outcome.vector)))
                 self._end_output(sequence, "stop")
-        self._speculation.measured(slices, time.monotonic() - start_s)
+        if not self._pools:
+            self._speculation.measured(slices, time.monotonic() - start_s)
         if self.trace.on:
             counts = {"texts" if self._pools else "sequences": len(slices), "waiting": self.scheduler.waiting}
             self.trace.end(tokens=sum(one.computes for one in slices), prompt_tokens=prompt_tokens, **counts)

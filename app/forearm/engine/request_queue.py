@@ -22,16 +22,16 @@ class RequestQueue:
     def __init__(self, limit: int, places: int) -> None:
         self.length = 0
         self._limit, self._places = limit, places
-        self._ended_s: deque[float] = deque(maxlen=_MOST_ENDED)
-        self._open, self._idle_s = 0, 0.0  # requests that wait or run; the time since when there was none
+        self._ended_s: deque[float] = deque(maxlen=_MOST_ENDED)  # without the idle time before
+        self._open, self._idle_since_s = 0, 0.0  # requests that wait or run; the time since when there was none
+        self._idle_s = 0.0
 
     def enter(self) -> None:
         """Count another waiting request."""
         if not self._open:
             # The rate is that of a busy engine: clients that wait as long as they were told leave it idle meanwhile,
             # and would be told longer and longer times.
-            idle_s = time.monotonic() - self._idle_s
-            self._ended_s = deque((ended_s + idle_s for ended_s in self._ended_s), _MOST_ENDED)
+            self._idle_s += time.monotonic() - self._idle_since_s
         self._open += 1
         self.length += 1
 
@@ -42,9 +42,9 @@ class RequestQueue:
     def leave(self, begun: bool) -> None:
         """Count the end of a request; `begun`: it was no longer waiting."""
         self.length -= not begun
-        self._idle_s = time.monotonic()
+        self._idle_since_s = time.monotonic()
         self._open -= 1
-        self._ended_s.append(self._idle_s)
+        self._ended_s.append(self._idle_since_s - self._idle_s)
 
     def load(self, taken: int) -> Load:
         """Return how many more requests may come while `taken` places are taken; if none, the time to retry after.
@@ -53,7 +53,7 @@ class RequestQueue:
         """
         wait_s = 1
         if len(self._ended_s) >= 2:
-            mean_s = (time.monotonic() - self._ended_s[0]) / len(self._ended_s)
+            mean_s = (time.monotonic() - self._idle_s - self._ended_s[0]) / len(self._ended_s)
             wait_s = min(max(math.ceil(self.length * mean_s), 1), _LONGEST_S)
         return Load(self._limit + self._places - taken - self.length, wait_s)
 
