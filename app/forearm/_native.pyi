@@ -259,11 +259,17 @@ class Executor:
         Returns: float32 [tokens, heads, head_dim].
         Raises: ValueError if the cache has no such layer, or a shape is not the step's.
         """
-    def multiply(self, name: str, x: Float32Array) -> Float32Array:
+    def multiply(self, name: str, x: Float32Array, gate: str = "none") -> Float32Array:
         """Return x W^T + bias of a packed matrix, float32 [rows, n]; the GIL is released.
 
-        x: [rows, k], at most step_tokens rows (or step_logit_rows, if those are more).
+        x: [rows, k], at most step_tokens rows (or step_logit_rows, if those are more). gate: an activation, of a matrix
+        of two interleaved parts: returns gate(x A^T) * (x B^T), [rows, n / 2].
         Raises: ValueError if there is no such matrix or the shape is not its.
+        """
+    def norm(self, x: Float32Array, weight: Float32Array, eps: float) -> Float32Array:
+        """Return x / sqrt(mean(x^2) + eps) * weight, row by row, float32 [rows, columns]; the GIL is released.
+
+        x: [rows, columns]; weight: [columns]. Raises: ValueError if these do not fit.
         """
     def take_logits(self, logits: Float32Array) -> None:
         """Make these the step's logits, [rows, vocab_size]; sample and score read them.

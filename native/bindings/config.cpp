@@ -29,19 +29,6 @@ Rope rope_of(const py::handle& rope) {
           rope.attr("interleaved").cast<bool>()};
 }
 
-Activation activation_of(const std::string& name) {
-  return one_of<Activation>("activation", name,
-                            {{"none", Activation::none},
-                             {"tanh", Activation::none},
-                             {"silu", Activation::silu},
-                             {"gelu_tanh", Activation::gelu_tanh},
-                             {"gelu_erf", Activation::gelu_erf},
-                             {"relu", Activation::relu},
-                             {"relu_squared", Activation::relu_squared},
-                             {"swiglu_oai", Activation::swiglu_oai},
-                             {"xielu", Activation::xielu}});
-}
-
 FeedForwardKind feed_forward_of(const py::handle& from) {
   FeedForwardKind kind{from.attr("width").cast<int64_t>(), activation_of(from.attr("activation").cast<std::string>()),
                        from.attr("gated").cast<bool>(),
@@ -199,6 +186,19 @@ void read_kinds(const py::object& from, Config& c) {
 }
 
 }  // namespace
+
+Activation activation_of(const std::string& name) {
+  return one_of<Activation>("activation", name,
+                            {{"none", Activation::none},
+                             {"tanh", Activation::none},
+                             {"silu", Activation::silu},
+                             {"gelu_tanh", Activation::gelu_tanh},
+                             {"gelu_erf", Activation::gelu_erf},
+                             {"relu", Activation::relu},
+                             {"relu_squared", Activation::relu_squared},
+                             {"swiglu_oai", Activation::swiglu_oai},
+                             {"xielu", Activation::xielu}});
+}
 
 Score score_of(const std::string& name) {
   return one_of<Score>("score", name,

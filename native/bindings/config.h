@@ -11,6 +11,9 @@ namespace forearm {
 // Throws std::invalid_argument naming the value and those that are known.
 Score score_of(const std::string& name);
 
+// Throws std::invalid_argument naming the value and those that are known.
+Activation activation_of(const std::string& name);
+
 // Reads the attributes of app/forearm/model/families/config.py's dataclass, and the list that matrices.py makes of it.
 // Throws std::invalid_argument naming a value that the executor does not know.
 Config config_of(const pybind11::object& config, const pybind11::object& matrices);

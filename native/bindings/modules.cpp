@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/arrays.h"
+#include "bindings/config.h"
 
 namespace py = pybind11;
 
@@ -37,17 +38,32 @@ py::array_t<float> attend(Executor& executor, int64_t layer, const Array<float>&
   return out;
 }
 
-py::array_t<float> multiply(Executor& executor, const std::string& name, const Array<float>& x) {
-  const Matrix& matrix = executor.matrix_of(name);
+py::array_t<float> multiply(Executor& executor, const std::string& name, const Array<float>& x,
+                            const std::string& gate) {
+  Modules& modules = executor.modules();
+  const Linear& linear = modules.linear(name);
+  const Matrix& matrix = linear.matrix;
   if (x.ndim() != 2 || x.shape(1) != matrix.k || x.shape(0) > executor.most_rows())
     throw std::invalid_argument("the rows for '" + name + "' must be [at most " + std::to_string(executor.most_rows()) +
                                 ", " + std::to_string(matrix.k) + "]");
-  py::array_t<float> out({x.shape(0), matrix.n});
+  const Activation activation = activation_of(gate);
+  py::array_t<float> out({x.shape(0), activation == Activation::none ? matrix.n : matrix.n / 2});
   const float* from = x.data();
   float* to = out.mutable_data();
   const int64_t rows = x.shape(0);
   const py::gil_scoped_release release;
-  executor.modules().multiply(name, from, rows, to);
+  modules.multiply(linear, from, rows, activation, to);
+  return out;
+}
+
+py::array_t<float> norm(Executor& executor, const Array<float>& x, const Array<float>& weight, float eps) {
+  if (x.ndim() != 2) throw std::invalid_argument("the rows of a norm must be [rows, columns]");
+  expect_length("weight", weight, x.shape(1));
+  py::array_t<float> out({x.shape(0), x.shape(1)});
+  const NormTask task{x.data(),      x.shape(1), 0,   x.shape(0), x.shape(1),
+                      weight.data(), nullptr,    eps, false,      {out.mutable_data(), x.shape(1), Form::f32_rows}};
+  const py::gil_scoped_release release;
+  executor.modules().norm(task);
   return out;
 }
 
@@ -66,7 +82,8 @@ void bind_modules(py::class_<Executor>& executor) {
   executor
       .def("attend", &attend, "layer"_a, "q"_a.noconvert(), "k"_a.noconvert(), "v"_a.noconvert(), "scale"_a,
            "window"_a = 0, "softcap"_a = 0.0f, "sinks"_a = py::none())
-      .def("multiply", &multiply, "name"_a, "x"_a.noconvert())
+      .def("multiply", &multiply, "name"_a, "x"_a.noconvert(), "gate"_a = "none")
+      .def("norm", &norm, "x"_a.noconvert(), "weight"_a.noconvert(), "eps"_a)
       .def("take_logits", &take_logits, "logits"_a.noconvert());
 }
 

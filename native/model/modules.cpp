@@ -73,18 +73,30 @@ void Modules::attend(size_t layer, const ModuleAttention& in) {
   });
 }
 
-void Modules::multiply(const std::string& name, const float* x, int64_t rows, float* out) {
-  const Linear& linear = weights_.linear(name);
+void Modules::multiply(const Linear& linear, const float* x, int64_t rows, Activation gate, float* out) {
+  const bool gated = gate != Activation::none;
   GemmTask task{};
   task.row_end = rows;
-  task.epilogue = Epilogue::store;
+  task.epilogue = gated ? Epilogue::gated : Epilogue::store;
+  task.activation = gate;
   task.scale = 1.0f;
-  task.out = {out, linear.matrix.n, Form::f32_rows};
+  task.out = {out, gated ? linear.matrix.n / 2 : linear.matrix.n, Form::f32_rows};
   run(rows, [&](StepWalk& w) {
     GemmTask own = task;
     const Operand raw{const_cast<float*>(x), linear.matrix.k, Form::f32_rows};  // only read
     own.a = step_.rows_of(w, step_.scratch.stream, raw, linear.matrix);
     step_.multiply(w, linear, own);
+  });
+}
+
+void Modules::norm(const NormTask& task) {
+  if (task.row_end <= kOwnRows) return step_.kernel.norm(task);
+  run(task.row_end, [&](StepWalk& w) {
+    NormTask own = task;
+    const Range rows = step_.mine(w, task.row_end);
+    own.row_begin = rows.begin;
+    own.row_end = rows.end;
+    step_.kernel.norm(own);
   });
 }
 

@@ -29,9 +29,13 @@ class Modules {
   void begin(const Batch& batch);
   // Stores keys and values in the cache of `layer` and attends.
   void attend(size_t layer, const ModuleAttention& in);
-  // out [rows, n] = x [rows, k] times the matrix, plus its bias; at most step_tokens rows.
-  // Throws std::invalid_argument if there is no such matrix.
-  void multiply(const std::string& name, const float* x, int64_t rows, float* out);
+  // The packed matrix of this name, and its bias. Throws std::invalid_argument if there is none.
+  const Linear& linear(const std::string& name) const { return weights_.linear(name); }
+  // out [rows, n] = x [rows, k] times the matrix, plus its bias; at most step_tokens rows. gate: the panels of the
+  // matrix are gates and ups by turns, and out [rows, n / 2] = gate(x gates) * (x ups); none: they are not.
+  void multiply(const Linear& linear, const float* x, int64_t rows, Activation gate, float* out);
+  // Normalizes rows, from and to floats. A few rows are not divided among the team.
+  void norm(const NormTask& task);
   // Copies logits [rows, vocab_size] to the scratch, with their maxima; at most step_logit_rows rows.
   void take_logits(const float* logits, int64_t rows);
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 from tests.model.transformers_types import (
     PROMPT_TOKENS,
@@ -29,7 +31,8 @@ from forearm import LLM, SamplingParams
 from forearm.errors import ConfigError
 from forearm.model.families.families import FAMILIES, read_config
 from forearm.model.modules import open as modules
-from forearm.model.modules.architecture import REFUSED
+from forearm.model.modules.architecture import REFUSED, read_architecture
+from forearm.model.modules.linear import JointProduct, PackedLinear
 from forearm.model.quantization.quantization import Asked
 
 # Grouped queries; fused transposed matrices and learned positions; windows, softcaps and norms; experts; latent
@@ -58,6 +61,47 @@ def test_paged_attention_gives_the_tokens_of_generate(model_type: str, tmp_path:
     assert own_cache == ""
     for chunk in (PROMPT_TOKENS, 8, 5):
         assert executor_tokens(executor, prompt_of(1), chunk) == wanted, f"in chunks of {chunk}"
+
+
+def test_layers_with_the_same_input_are_one_matrix(tmp_path: Path) -> None:
+    save_tiny("llama", tmp_path)
+
+    linears = {one.name.partition(".layers.1.")[2]: one for one in read_architecture(tmp_path).config.linears}
+
+    at, first = "model.layers.1.", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    assert {linears[name].matrix for name in first} == {f"{at}self_attn.q_proj"}
+    assert [linears[f"mlp.{name}_proj"].matrix for name in ("gate", "up", "down")] == [
+        f"{at}mlp.gate_proj", f"{at}mlp.gate_proj", f"{at}mlp.down_proj",
+    ]  # fmt: skip
+    assert {name: one.gate for name, one in linears.items() if one.gate} == {
+        "mlp.gate_proj": "silu",
+        "mlp.up_proj": "silu",
+    }
+
+
+def test_threads_of_torch_sleep_unless_the_environment_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_tiny("llama", tmp_path)
+    found = []
+    for given in ("", "active"):
+        monkeypatch.setenv("OMP_WAIT_POLICY", given)
+        if not given:
+            monkeypatch.delenv("OMP_WAIT_POLICY")
+        modules.open_modules(tmp_path, quantization=Asked())
+        found.append(os.environ["OMP_WAIT_POLICY"])
+
+    assert found == ["passive", "active"]
+
+
+def test_each_layer_of_a_joint_product_has_the_columns_of_its_own_input() -> None:
+    joint = JointProduct(lambda x: x * torch.tensor([1.0, 10.0]), 2)
+    one, ten = PackedLinear(joint, (1, 1), 0), PackedLinear(joint, (1, 1), 1)
+    first, other = torch.ones(1, 1), torch.full((1, 1), 3.0)
+
+    found = [layer(x).item() for layer, x in ((one, first), (ten, first), (one, first), (ten, other), (one, other))]
+
+    assert found == [1.0, 10.0, 1.0, 30.0, 3.0]
 
 
 @pytest.mark.parametrize("model_type", OWN_CACHE)

@@ -168,12 +168,19 @@ class Dense:
 
 @dataclass(frozen=True)
 class LinearModule:
-    """A linear layer of a model that transformers builds: its module's name, and the shape [rows, k] of its weight."""
+    """A linear layer of a model that transformers builds.
+
+    name: of its module. rows, k: the shape of its weight. matrix: the packed matrix that its rows are in, by the name
+    of the first of the layers that share it, which follow each other. gate: the activation of a matrix of two layers,
+    of which the first, activated, is multiplied with the second; None: the layers stand side by side.
+    """
 
     name: str
     rows: int
     k: int
     bias: bool
+    matrix: str
+    gate: Activation | None = None
 
 
 @dataclass(frozen=True)

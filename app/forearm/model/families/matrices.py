@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 from forearm.config.number_formats import WeightFormat
@@ -70,7 +71,12 @@ class MatrixSpec:
 def matrices(config: ModelConfig) -> list[MatrixSpec]:
     """Return every packed matrix of a model, in the order in which they lie in memory."""
     if config.modules:
-        return [_single(one.name, one.name, one.rows, one.k, "mixer_in", one.bias) for one in config.linears]
+        together = [list(group) for _, group in groupby(config.linears, key=lambda one: one.matrix)]
+        parts = [tuple(MatrixPart(one.name, one.name, one.rows) for one in group) for group in together]
+        return [
+            MatrixSpec(first.matrix, part, first.k, "mixer_in", first.bias, first.gate is not None)
+            for part, (first, *_) in zip(parts, together, strict=True)
+        ]
     width = config.hidden
     found = [_single("embed", "embed_tokens", config.vocab_size, width, "embedding")]
     tables = (

@@ -25,12 +25,13 @@ from transformers.pytorch_utils import Conv1D
 
 from forearm.config.number_formats import DTypeName
 from forearm.errors import ConfigError
-from forearm.model.families.config import Attention, FeedForward, Layer, LinearModule, ModelConfig
+from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig
 from forearm.model.families.families import FAMILIES
 from forearm.model.families.keys import read_json
 from forearm.model.families.switches import BOUNDS
 from forearm.model.modules.attention import NAME, AttentionCall, NotPlainAttentionError, bind, register
 from forearm.model.modules.forward import CachedForward
+from forearm.model.modules.joint import LinearCall, linear_modules
 
 log = logging.getLogger(__name__)
 
@@ -73,10 +74,10 @@ class Architecture:
 
 @dataclass
 class _Trial:
-    """The attention calls and linear layers of a run without weights."""
+    """The calls of attention and linear layers of a run without weights."""
 
     calls: list[AttentionCall]
-    linears: dict[str, torch.nn.Module]
+    linears: list[LinearCall]
     vocab_size: int
 
 
@@ -111,17 +112,18 @@ def read_architecture(folder: Path) -> Architecture:
         trial, recomputes = _try_empty(model)
     text = given.get_text_config()
     stored: DTypeName = next((name for name, one in TORCH_DTYPES.items() if one is given.dtype), "float32")
-    packed = {id(module) for module in trial.linears.values()}
+    linears = tuple(linear_modules(model, trial.linears))
+    packed = {id(call.module) for call in trial.linears}
     left = [m for m in model.modules() if id(m) not in packed]
     kept = {id(t): t for m in left for t in (*m.parameters(recurse=False), *m.buffers(recurse=False))}
     config = ModelConfig(
         model_type=given.model_type,
         dtype=stored,
         vocab_size=trial.vocab_size or int(text.vocab_size),
-        hidden=max(m.k for m in _modules(trial.linears)) if trial.linears else 1,
+        hidden=max((one.k for one in linears), default=1),
         max_positions=next((n for key in _POSITIONS if (n := getattr(text, key, None))), _MOST_POSITIONS),
         modules=True,
-        linears=tuple(_modules(trial.linears)),
+        linears=linears,
         tied_head=True,  # the head is a module like the others
         **_attention(trial.calls, text),
     )
@@ -144,13 +146,6 @@ def build(given: PretrainedConfig, *, own_cache: bool) -> PreTrainedModel:
     except Exception as problem:  # whatever a model's code raises; ImportError: its images or sound need packages
         said = " ".join(str(problem).split())
         raise ConfigError(f"model_type {given.model_type}: transformers can't build its model: {said:.300}") from None
-
-
-def linear_weight(module: torch.nn.Module) -> torch.Tensor:
-    """Return the weight of a linear layer, [rows, k]; GPT-2's Conv1D stores it transposed."""
-    weight = module.weight
-    assert isinstance(weight, torch.Tensor)
-    return weight.T if isinstance(module, Conv1D) else weight
 
 
 def _config(folder: Path) -> PretrainedConfig:
@@ -234,15 +229,17 @@ def _try_empty(model: PreTrainedModel) -> tuple[_Trial, bool]:
 
 
 @contextmanager
-def _called(model: PreTrainedModel) -> Iterator[dict[str, torch.nn.Module]]:
-    """Collect the linear layers that are called, by name."""
+def _called(model: PreTrainedModel) -> Iterator[list[LinearCall]]:
+    """Collect the calls of linear layers."""
     names = {id(module): name for name, module in _linears(model)}
-    called: dict[str, torch.nn.Module] = {}
+    called: list[LinearCall] = []
 
-    def keep(module: torch.nn.Module, *_: object) -> None:
-        called[names[id(module)]] = module
+    def keep(module: torch.nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+        x = given[0] if given else torch.empty(0)  # an argument by its name: the call stands alone
+        version = len(called) if x.is_inference() else x._version  # the former has none, and stands alone, too
+        called.append(LinearCall(names[id(module)], module, x, version))
 
-    hooks = [module.register_forward_hook(keep) for _, module in _linears(model)]
+    hooks = [module.register_forward_pre_hook(keep) for _, module in _linears(model)]
     try:
         yield called
     finally:
@@ -255,12 +252,6 @@ def _linears(model: PreTrainedModel) -> Iterator[tuple[str, torch.nn.Module]]:
         plain = type(module).forward in (torch.nn.Linear.forward, Conv1D.forward)
         if plain and isinstance(module, torch.nn.Linear | Conv1D):
             yield name, module
-
-
-def _modules(linears: dict[str, torch.nn.Module]) -> Iterator[LinearModule]:
-    for name, module in linears.items():
-        rows, k = linear_weight(module).shape
-        yield LinearModule(name, rows, k, module.bias is not None)
 
 
 def _attention(calls: list[AttentionCall], text: PretrainedConfig) -> dict[str, Any]:

@@ -6,8 +6,7 @@ the executor's paged attention. Registration: https://huggingface.co/docs/transf
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -16,8 +15,7 @@ NAME = "forearm"
 _BOUND = "forearm_attend"
 
 
-@dataclass(frozen=True)
-class AttentionCall:
+class AttentionCall(NamedTuple):
     """One call of a module within a step, batch 1.
 
     q: float [heads, tokens, dim]; k: [kv_heads, tokens, dim]; v: [kv_heads, tokens, value_dim].

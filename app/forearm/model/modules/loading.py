@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
+from itertools import accumulate, groupby
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from forearm import _native
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint
-from forearm.model.modules.architecture import TORCH_DTYPES, linear_weight
+from forearm.model.families.config import LinearModule
+from forearm.model.modules.architecture import TORCH_DTYPES
 from forearm.model.modules.attention import NAME, register
-from forearm.model.modules.linear import PackedLinear
+from forearm.model.modules.joint import PANEL, has_code_of, linear_weight
+from forearm.model.modules.linear import (
+    GatedFeedForward,
+    JointProduct,
+    PackedLinear,
+    PackedNorm,
+    PackedProduct,
+    Product,
+)
 
 log = logging.getLogger(__name__)
 
@@ -51,10 +63,11 @@ def load_modules(checkpoint: Checkpoint, native: _native.Executor, step_rows: in
             native.load_matrix(linear.name, piece.numpy(), "float32", row)
         if isinstance(bias, torch.Tensor):
             native.load_vector(f"{linear.name}.bias", bias.detach().float().numpy())
-    for linear in checkpoint.config.linears:
-        model.set_submodule(linear.name, PackedLinear(native, linear.name, (linear.rows, linear.k), step_rows))
+    replace_layers(model, native, checkpoint.config.linears, step_rows)
     native.finish_loading()
     for module in model.modules():
+        if has_code_of(module, LlamaRMSNorm):
+            module.forward = PackedNorm(native, module)
         if isinstance(module, torch.nn.Embedding):  # keeps its dtype, as the largest table, and widens rows
             module.register_forward_hook(lambda _, __, rows: rows.float() if isinstance(rows, torch.Tensor) else rows)
             continue
@@ -62,3 +75,23 @@ def load_modules(checkpoint: Checkpoint, native: _native.Executor, step_rows: in
             if values.is_floating_point():
                 values.data = values.data.float()
     return model
+
+
+def replace_layers(
+    model: PreTrainedModel, native: _native.Executor, linears: Iterable[LinearModule], step_rows: int
+) -> None:
+    """Replace linear layers by products with the packed matrices in `native`, and feed-forwards of gate and up."""
+    for name, group in groupby(linears, key=lambda one: one.matrix):
+        layers = list(group)
+        product = PackedProduct(native, name, layers[0].k, step_rows, layers[0].gate)
+        if layers[0].gate:
+            feed_forward = model.get_submodule(layers[0].name.rpartition(".")[0])
+            feed_forward.forward = GatedFeedForward(product, feed_forward)
+            for layer in layers:
+                model.get_submodule(layer.name).to("meta")  # keeps what other modules may ask for, its shape
+            continue
+        together: Product = JointProduct(product, len(layers)) if len(layers) > 1 else product
+        columns = accumulate((-(-one.rows // PANEL) * PANEL for one in layers), initial=0)
+        for layer, column in zip(layers, columns, strict=False):
+            first = column if len(layers) > 1 else None
+            model.set_submodule(layer.name, PackedLinear(together, (layer.rows, layer.k), first))

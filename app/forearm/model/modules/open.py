@@ -6,6 +6,7 @@ import logging
 from importlib.util import find_spec
 from pathlib import Path
 
+from forearm.config.environment import let_torch_sleep
 from forearm.config.number_formats import DTYPES, KV_DTYPES
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint, dtype_of
@@ -52,6 +53,7 @@ def open_modules(
         raise ConfigError(f"--model-impl transformers: {folder} is a GGUF file, which forearm itself computes")
     if _lacks_packages():
         raise ConfigError(f"--model-impl transformers: {TORCH_MISSING}")
+    let_torch_sleep()
     from forearm.model.modules.architecture import read_architecture  # imports torch, which takes seconds
 
     quantized = quantization_of(read_json(folder / "config.json"), folder)

@@ -1,0 +1,84 @@
+"""Linear layers that are packed as one matrix, because they multiply the same input: q, k and v; gate and up.
+
+Which they are follows from a run of the model. Feed-forwards and norms whose code is that of Llama, which transformers
+copies from model to model, are computed by the native executor.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from transformers.activations import ACT2FN
+from transformers.models.llama.modeling_llama import LlamaMLP
+from transformers.pytorch_utils import Conv1D
+
+from forearm.model.families.config import Activation, LinearModule
+from forearm.model.families.decoder import ACTIVATIONS
+
+PANEL = 16  # kernels.h, kPanel: parts of a packed matrix begin at a panel
+_ACTIVATIONS: dict[type, Activation] = {type(ACT2FN[name]): own for name, own in ACTIVATIONS.items()}
+
+
+@dataclass(frozen=True)
+class LinearCall:
+    """A call of a linear layer. version: of its input, which each change in place increments."""
+
+    name: str
+    module: torch.nn.Module
+    x: torch.Tensor
+    version: int
+
+    @property
+    def parent(self) -> str:
+        """Return the name of the module that the layer belongs to."""
+        return self.name.rpartition(".")[0]
+
+
+def linear_weight(module: torch.nn.Module) -> torch.Tensor:
+    """Return the weight of a linear layer, [rows, k]; GPT-2's Conv1D stores it transposed."""
+    weight = module.weight
+    assert isinstance(weight, torch.Tensor)
+    return weight.T if isinstance(module, Conv1D) else weight
+
+
+def linear_modules(model: torch.nn.Module, calls: Sequence[LinearCall]) -> Iterator[LinearModule]:
+    """Yield the linear layers that a run of the model called, with their packed matrices."""
+    seen: set[str] = set()
+    repeated = {name for name, times in Counter(call.name for call in calls).items() if times > 1}
+
+    def together(call: LinearCall) -> tuple[object, ...]:
+        own = call.name if call.name in repeated else ""
+        return call.parent, own, id(call.x), call.version, call.module.bias is None
+
+    for _, group in groupby(calls, key=together):
+        members = [call for call in group if call.name not in seen]
+        if not members:
+            continue
+        seen.update(call.name for call in members)
+        gate = gate_activation(model.get_submodule(members[0].parent), members) if len(members) == 2 else None
+        for call in members:
+            rows, k = linear_weight(call.module).shape
+            yield LinearModule(call.name, rows, k, call.module.bias is not None, members[0].name, gate)
+
+
+def gate_activation(parent: torch.nn.Module, layers: Sequence[LinearCall]) -> Activation | None:
+    """Return the activation of the first of two layers, if they are gate and up of a feed-forward of Llama's code that
+    the native executor computes.
+    """
+    names = [call.name.rpartition(".")[2] for call in layers]
+    widths = {linear_weight(call.module).shape[0] for call in layers}
+    whole = len(widths) == 1 and not widths.pop() % PANEL
+    if names != ["gate_proj", "up_proj"] or not whole or not has_code_of(parent, LlamaMLP):
+        return None
+    return _ACTIVATIONS.get(type(parent.act_fn))
+
+
+def has_code_of(module: torch.nn.Module, known: type[torch.nn.Module]) -> bool:
+    """Return whether the forward of a module does what that of `known` does, instruction by instruction."""
+    own, other = (getattr(one.forward, "__code__", None) for one in (type(module), known))
+    parts = ("co_code", "co_names", "co_consts", "co_varnames", "co_freevars")
+    return own is not None and all(getattr(own, part) == getattr(other, part) for part in parts)
