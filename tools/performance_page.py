@@ -64,6 +64,7 @@ KINDS = {
     "speculation": "Speculative drafts",
     "structured": "Structured output",
     "embeddings": "Embeddings",
+    "modules": "Models that transformers computes, beside the native executor",
     "plan": "`forearm plan`: predicted and measured",
     "accuracy": "Error of one layer by weight format",
     "soak": "Minutes of mixed load",
