@@ -19,7 +19,7 @@ def api_config_path() -> str:
 
 
 def let_torch_sleep() -> None:
-    """Let torch's threads sleep between its operations, unless OMP_WAIT_POLICY says otherwise.
+    """Make torch's threads sleep between its operations, unless OMP_WAIT_POLICY says otherwise.
 
     By default they spin for milliseconds on the cores that forearm's threads compute on: a prompt of 512 tokens took
     three times as long. It counts before torch is imported.

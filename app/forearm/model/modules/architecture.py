@@ -144,6 +144,8 @@ def build(given: PretrainedConfig, *, own_cache: bool) -> PreTrainedModel:
             model.train(False)
             return model
     except Exception as problem:  # whatever a model's code raises; ImportError: its images or sound need packages
+        if not own_cache and not isinstance(problem, ValueError | ImportError):
+            raise  # a model may have a table of attention classes, without ours: it is built with its own then
         said = " ".join(str(problem).split())
         raise ConfigError(f"model_type {given.model_type}: transformers can't build its model: {said:.300}") from None
 
