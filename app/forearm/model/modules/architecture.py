@@ -31,7 +31,7 @@ from forearm.model.families.keys import read_json
 from forearm.model.families.switches import BOUNDS
 from forearm.model.modules.attention import NAME, AttentionCall, NotPlainAttentionError, bind, register
 from forearm.model.modules.forward import CachedForward
-from forearm.model.modules.joint import LinearCall, linear_modules
+from forearm.model.modules.joint import LinearCall, linears
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ def read_architecture(folder: Path) -> Architecture:
         trial, recomputes = _try_empty(model)
     text = given.get_text_config()
     stored: DTypeName = next((name for name, one in TORCH_DTYPES.items() if one is given.dtype), "float32")
-    linears = tuple(linear_modules(model, trial.linears))
+    layers = tuple(linears(model, trial.linears))
     packed = {id(call.module) for call in trial.linears}
     left = [m for m in model.modules() if id(m) not in packed]
     kept = {id(t): t for m in left for t in (*m.parameters(recurse=False), *m.buffers(recurse=False))}
@@ -120,10 +120,10 @@ def read_architecture(folder: Path) -> Architecture:
         model_type=given.model_type,
         dtype=stored,
         vocab_size=trial.vocab_size or int(text.vocab_size),
-        hidden=max((one.k for one in linears), default=1),
+        hidden=max((one.k for one in layers), default=1),
         max_positions=next((n for key in _POSITIONS if (n := getattr(text, key, None))), _MOST_POSITIONS),
         modules=True,
-        linears=linears,
+        linears=layers,
         tied_head=True,  # the head is a module like the others
         **_attention(trial.calls, text),
     )

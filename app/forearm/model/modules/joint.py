@@ -45,7 +45,7 @@ def linear_weight(module: torch.nn.Module) -> torch.Tensor:
     return weight.T if isinstance(module, Conv1D) else weight
 
 
-def linear_modules(model: torch.nn.Module, calls: Sequence[LinearCall]) -> Iterator[LinearModule]:
+def linears(model: torch.nn.Module, calls: Sequence[LinearCall]) -> Iterator[LinearModule]:
     """Yield the linear layers that a run of the model called, with their packed matrices."""
     seen: set[str] = set()
     repeated = {name for name, times in Counter(call.name for call in calls).items() if times > 1}
@@ -59,22 +59,14 @@ def linear_modules(model: torch.nn.Module, calls: Sequence[LinearCall]) -> Itera
         if not members:
             continue
         seen.update(call.name for call in members)
-        gate = gate_activation(model.get_submodule(members[0].parent), members) if len(members) == 2 else None
+        parent, names = model.get_submodule(members[0].parent), [call.name.rpartition(".")[2] for call in members]
+        widths = {linear_weight(call.module).shape[0] for call in members}
+        whole = len(widths) == 1 and not widths.pop() % PANEL
+        gated = names == ["gate_proj", "up_proj"] and whole and has_code_of(parent, LlamaMLP)
+        gate = _ACTIVATIONS.get(type(parent.act_fn)) if gated else None
         for call in members:
             rows, k = linear_weight(call.module).shape
             yield LinearModule(call.name, rows, k, call.module.bias is not None, members[0].name, gate)
-
-
-def gate_activation(parent: torch.nn.Module, layers: Sequence[LinearCall]) -> Activation | None:
-    """Return the activation of the first of two layers, if they are gate and up of a feed-forward of Llama's code that
-    the native executor computes.
-    """
-    names = [call.name.rpartition(".")[2] for call in layers]
-    widths = {linear_weight(call.module).shape[0] for call in layers}
-    whole = len(widths) == 1 and not widths.pop() % PANEL
-    if names != ["gate_proj", "up_proj"] or not whole or not has_code_of(parent, LlamaMLP):
-        return None
-    return _ACTIVATIONS.get(type(parent.act_fn))
 
 
 def has_code_of(module: torch.nn.Module, known: type[torch.nn.Module]) -> bool:

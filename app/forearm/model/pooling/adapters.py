@@ -32,6 +32,23 @@ class Adapter:
     count: int
     scale: float
 
+    @classmethod
+    def of(cls, keys: Keys) -> Adapter | None:
+        """Return the adapter that config.json, or --hf-overrides, chooses; None if the model has none.
+
+        Raises: ConfigError naming the key.
+        """
+        tasks = keys.get("lora_adaptations")
+        if not tasks:
+            return None
+        if not isinstance(tasks, list) or not all(isinstance(task, str) for task in tasks):
+            raise keys.wrong("lora_adaptations", "a list of names")
+        task = keys.text(TASK_KEY, _DEFAULT)
+        if task not in tasks:
+            raise keys.wrong(TASK_KEY, f"one of {', '.join(tasks)}")
+        scale = keys.number("lora_alpha", 1.0) / keys.integer("lora_rank")
+        return cls(task, tasks.index(task), len(tasks), scale)
+
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptedTensor(StoredTensor):
@@ -57,23 +74,6 @@ class AdaptedTensor(StoredTensor):
         left, right = (files.floats(one)[self.adapter.number] for one in (self.left, self.right))
         found: Float32Array = own + np.float32(self.adapter.scale) * (left[rows.start : rows.stop : rows.step] @ right)
         return found
-
-
-def adapter_of(keys: Keys) -> Adapter | None:
-    """Return the adapter that config.json, or --hf-overrides, chooses; None if the model has none.
-
-    Raises: ConfigError naming the key.
-    """
-    tasks = keys.get("lora_adaptations")
-    if not tasks:
-        return None
-    if not isinstance(tasks, list) or not all(isinstance(task, str) for task in tasks):
-        raise keys.wrong("lora_adaptations", "a list of names")
-    task = keys.text(TASK_KEY, _DEFAULT)
-    if task not in tasks:
-        raise keys.wrong(TASK_KEY, f"one of {', '.join(tasks)}")
-    scale = keys.number("lora_alpha", 1.0) / keys.integer("lora_rank")
-    return Adapter(task, tasks.index(task), len(tasks), scale)
 
 
 def with_adapter(tensors: Mapping[str, StoredTensor], adapter: Adapter | None) -> dict[str, StoredTensor]:

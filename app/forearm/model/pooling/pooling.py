@@ -20,7 +20,7 @@ from forearm.model.families.decoder import ACTIVATIONS
 from forearm.model.families.encoders import ENCODERS
 from forearm.model.families.keys import Keys, read_json
 from forearm.model.families.overrides import ROPE
-from forearm.model.pooling.adapters import TASK_KEY, Adapter, adapter_of
+from forearm.model.pooling.adapters import TASK_KEY, Adapter
 from forearm.model.pooling.sentence_transformers import SentenceModules, read_modules
 from forearm.model.pooling.token_heads import BGE_M3, TokenHead, bge_m3_heads, lexical_weights
 
@@ -137,7 +137,7 @@ def pooling_plan(folder: Path, asked: PoolingAsked) -> PoolingPlan | None:
         if plan.kind == "embed" and keys.text("model_type") == "xlm-roberta":
             heads = bge_m3_heads(folder, keys, _architecture(keys) == BGE_M3)
             plan = replace(plan, token_heads=dict(zip(("token_embed", "token_classify"), heads, strict=False)))
-    plan = replace(plan, model_type=keys.text("model_type"), adapter=adapter_of(keys))
+    plan = replace(plan, model_type=keys.text("model_type"), adapter=Adapter.of(keys))
     return _configured(plan, asked.pooler_config or {})
 
 
