@@ -40,11 +40,13 @@ def test_both_readers_see_the_same_numbers(dtype: str) -> None:
     stored = encode_rows(dtype, NORMAL)
 
     codes, group = decode_rows(dtype, stored, NORMAL.shape[1]), BLOCK_TYPES[dtype].format.group
-    ours = codes.codes * np.repeat(codes.scales, group, axis=1)
-    ours = ours if codes.offsets is None else ours + np.repeat(codes.offsets, group, axis=1)
+    products = codes.codes * np.repeat(codes.scales, group, axis=1)
+    ours = products if codes.offsets is None else products + np.repeat(codes.offsets, group, axis=1)
 
-    # Both round a product and a sum to float32 in their own order: an ulp of the largest term each.
-    np.testing.assert_allclose(ours, read(dtype, stored), rtol=0, atol=2**-21 * np.abs(NORMAL).max())
+    # Both round a product and a sum to float32 in their own order: an ulp of the largest term each. The scales of K
+    # types are rounded to float16, by at most 2^-11 of them.
+    rounding = 2**-11 * np.abs(products) if dtype.endswith("_K") else 0.0
+    assert (np.abs(ours - read(dtype, stored)) <= 2**-21 * np.abs(NORMAL).max() + 1.001 * rounding).all()
 
 
 # its codes are computed from the largest value
