@@ -13,20 +13,10 @@ import math
 import os
 import shutil
 import signal
-import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 gc.disable()  # until when_ready: the imports that follow make 80,000 objects that stay, and nothing to collect
-# Two parts of FastAPI's import that no answer needs, 0.034 of its 0.33 s: pydantic 1, of which no model here is, and
-# validators of the OpenAPI document's classes, which are now made when /openapi.json is first asked for.
-sys.modules["pydantic.v1"] = None  # type: ignore[assignment]
-BaseModel.model_config["defer_build"] = True
-import_module("fastapi.openapi.models")
-del BaseModel.model_config["defer_build"]
 
 from forearm.api.http.protocol import Protocol
 from forearm.api.worker.worker import FINAL_ANSWERS_S, Worker, hold_signals_while_forking
