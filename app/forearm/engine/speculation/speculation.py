@@ -117,7 +117,8 @@ class Speculation:
         if len(newest) < len(slices):
             decoded = sum(piece.end - piece.start for piece in newest)
             tokens = sum(piece.end - piece.start for piece in slices) - decoded
-            prompts = [piece for piece in slices if piece not in newest]
+            decoding = {id(piece) for piece in newest}
+            prompts = [piece for piece in slices if id(piece) not in decoding]
             context = sum((piece.start + piece.end) / 2 * (piece.end - piece.start) for piece in prompts) / tokens
             self.times.observe_prompts(decoded + drafts, tokens, context, seconds)
         elif not [piece for piece in slices if piece.certain]:
