@@ -242,7 +242,7 @@ def test_without_an_address_the_running_server_is_asked(monkeypatch: pytest.Monk
 
     assert url() == "http://localhost:8000"
     assert url(one) == url(one, model="an-alias") == one.url
-    assert url(one, two, model="m9002") == two.url
+    assert url(one, two, model="m9002") == url(one, two, model="hf.co/m9002") == two.url
     assert url(one, usual, two) == usual.url
     with pytest.raises(ConfigError, match=r"m9001 at http://127.0.0.1:9001, m9002 at .*choose one with --url"):
         url(one, two)

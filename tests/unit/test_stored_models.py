@@ -106,7 +106,7 @@ def test_rm_deletes_one_file_and_with_the_last_one_the_repository(
     assert "Q4_K" not in said(capsys, "list", *where)
     assert len(list((cache / "models--we--demo-GGUF" / "blobs").iterdir())) == 1
 
-    said(capsys, "rm", "we/demo-gguf:q8_0", "we/demo", *where)
+    said(capsys, "rm", "we/demo-gguf:q8_0", "https://huggingface.co/we/demo", *where)
     assert [path for path in cache.iterdir() if path.name.startswith("models--")] == []
 
 

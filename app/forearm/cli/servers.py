@@ -13,6 +13,7 @@ from pathlib import Path
 
 from forearm.cli.health import address, ask
 from forearm.config.flags import CommandParser
+from forearm.config.settings import hub_id
 from forearm.errors import ConfigError, ForearmError
 from forearm.supervisor.run_folder import open_run_folders
 
@@ -29,10 +30,10 @@ class RunningServer:
     url: str
 
     def answers_to(self, word: str) -> bool:
-        """True if a user can mean this server with a name, path, file name, port or process id."""
+        """True if a user can mean this server with a name, path, file name, hub address, port or process id."""
         place, port = Path(self.folder), self.url.rsplit(":", 1)[-1]
         words = {self.name, self.folder, place.name, place.stem, port, self.url, str(self.pid)}
-        return word in words or Path(word).expanduser().resolve() == place.resolve()
+        return word in words or hub_id(word) == self.name or Path(word).expanduser().resolve() == place.resolve()
 
 
 def running_servers() -> list[RunningServer]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from forearm.cli.servers import RunningServer, running_servers
 from forearm.config import configs
 from forearm.config.flags import CommandParser, read_line
+from forearm.config.settings import hub_id
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.checkpoint.hub import find_model, local_model
@@ -159,13 +160,13 @@ def add_download_dir(parser: CommandParser) -> None:
 
 
 def _named(name: str, models: Sequence[StoredModel]) -> StoredModel:
-    """Return the model with this name, in upper or lower case.
+    """Return the model with this name, in upper or lower case, or with this address of its page on the hub.
 
     Raises: ConfigError with the nearest name if there is none.
     """
     from difflib import get_close_matches
 
-    name, by_name = full_name(name), {model.name.lower(): model for model in models}
+    name, by_name = full_name(hub_id(name)), {model.name.lower(): model for model in models}
     if name.lower() in by_name:
         return by_name[name.lower()]
     near = get_close_matches(name.lower(), by_name, n=1)
