@@ -13,6 +13,7 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.checkpoint.vector_names import VECTORS, norm_vectors, vectors
 from forearm.model.families.config import LatentAttention, ModelConfig
+from forearm.model.families.latent import KIMI_COMPUTED
 from forearm.model.families.matrices import MatrixPart, MatrixSpec, matrices
 
 # Prefixes of a model's tensors: a causal model, multimodal ones (transformers 5, then 4), encoders, a bare model.
@@ -126,15 +127,20 @@ def _fused_experts(config: ModelConfig, prefix: str, stored: Collection[str]) ->
 
     gate_up_proj is [experts, 2 * width, hidden], gate before up, and down_proj [experts, hidden, width]. transformers 5
     computes with these and writes them if save_original_format is False; Mixtral's block is then called mlp.
+    Experts without gates (Nemotron-H) have up_proj instead, and Kimi Linear's forget gate is a module of its own then.
     The other way round: quantized checkpoints of Llama 4, whose own are fused, have three tensors an expert. And when
     transformers 5 writes Kimi Linear, dense layers are called as those with experts.
     """
     layers = [f"{prefix}{config.names.get('layers', 'layers')}.{i}." for i in range(len(config.layers))]
     own = config.names.get("experts.gate", "")
-    blocks = (own.partition("experts.")[0], "mlp.", "block_sparse_moe.")
+    blocks = (config.names.get("experts.up", "").partition("experts.")[0], "mlp.", "block_sparse_moe.")
     single = tuple(f"{at}{blocks[0]}experts.0.gate_proj." for at in layers)
+    if any(f"{at}self_attn.forget_gate.A_log" in stored for at in layers):
+        return KIMI_COMPUTED
     if any(f"{at}block_sparse_moe.gate_proj.weight" in stored for at in layers):
         return {part: f"block_sparse_moe.{part}_proj" for part in ("gate", "up", "down")}
+    if any(f"{at}{blocks[0]}experts.up_proj" in stored for at in layers):
+        return {f"experts.{part}": f"{blocks[0]}experts.{part}_proj" for part in ("up", "down")}
     if "gate_up_proj" in own and any(name.startswith(single) for name in stored):
         return {f"experts.{part}": f"{blocks[0]}experts.{{expert}}.{part}_proj" for part in ("gate", "up", "down")}
     for block in blocks if "gate_up_proj" not in own else ():  # gpt-oss names its fused tensors

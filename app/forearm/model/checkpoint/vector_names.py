@@ -141,11 +141,12 @@ def _delta(own: GatedDelta) -> dict[str, int]:
 
 
 def _convolutions(layer: str, at: str, names: Mapping[str, str], own: GatedDelta) -> Iterator[TensorPart]:
-    """Yield the convolutions of queries, keys and values, which the executor has as one."""
+    """Yield the convolutions of queries, keys and values, which the executor has as one, like some checkpoints."""
     key, row = own.key_heads * own.key_dim * own.taps, 0
+    joint = names["recurrence.conv_q"] == names["recurrence.conv_k"]
     for part, size in (("q", key), ("k", key), ("v", own.value_heads * own.value_dim * own.taps)):
         there = names[f"recurrence.conv_{part}"]
-        yield TensorPart(f"{layer}.conv", f"{at}.{there}", (size,), at=row)
+        yield TensorPart(f"{layer}.conv", f"{at}.{there}", (size,), row if joint else 0, at=row)
         row += size
 
 
