@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from gguf import GGMLQuantizationType
-from gguf.quants import dequantize
 from tests.unit.model.gguf_files import random_blocks, write_gguf
 from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -145,20 +143,24 @@ def _tensor(parameter: torch.Tensor, dtype: str, heads: int, plus_one: bool) -> 
             return "BF16", (rows.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
         return rows.astype(np.float16) if dtype == "F16" else rows
     stored = blocks_like(values, dtype)
-    kept = decode_rows(dtype, stored, values.shape[1])  # tests/unit/model/test_gguf_codes.py: within 2^-11 of ggml's
-    group = values.shape[1] // kept.scales.shape[1]
-    rows = kept.codes * np.repeat(kept.scales, group, axis=1)
-    if kept.offsets is not None:
-        rows += np.repeat(kept.offsets, group, axis=1)
+    rows = numbers(dtype, stored, values.shape[1])
     with torch.no_grad():
         parameter.copy_(torch.from_numpy(restored_rows(rows, heads) if heads else rows))
     return dtype, stored
 
 
+def numbers(dtype: str, stored: np.ndarray, columns: int) -> np.ndarray:
+    """The numbers that rows of blocks stand for; tests/unit/model/test_gguf_codes.py: within 2^-11 of ggml's."""
+    kept = decode_rows(dtype, stored, columns)
+    group = columns // kept.scales.shape[1]
+    rows: np.ndarray = kept.codes * np.repeat(kept.scales, group, axis=1)
+    return rows if kept.offsets is None else rows + np.repeat(kept.offsets, group, axis=1)
+
+
 def blocks_like(values: np.ndarray, dtype: str) -> np.ndarray:
     """Random blocks whose numbers spread as these values do."""
     seed = int(abs(float(values[0, 0])) * 1e6)
-    spread = float(dequantize(random_blocks(dtype, *values.shape, seed=seed), GGMLQuantizationType[dtype]).std())
+    spread = float(numbers(dtype, random_blocks(dtype, *values.shape, seed=seed), values.shape[1]).std())
     return random_blocks(dtype, *values.shape, size=float(values.std()) / spread, seed=seed)
 
 

@@ -124,6 +124,7 @@ TYPED = [
         "attn_k": "IQ2_S", "attn_v": "IQ3_S", "attn_output": "IQ1_M", "ffn_gate": "IQ2_XS", "ffn_up": "TQ1_0",
         "ffn_down": "IQ3_XXS", "token_embd": "TQ2_0", "output": "IQ1_S",
     }),
+    Typed("qwen3", "NVFP4", {"attn_q": "Q1_0", "ffn_down": "Q1_0", "token_embd": "Q1_0", "output": "NVFP4"}),
     Typed("gpt-oss-all", "Q8_0", {"ffn_gate_exps": "MXFP4", "ffn_up_exps": "MXFP4", "ffn_down_exps": "MXFP4",
                                   "ffn_gate_inp": "F32"}),
     Typed("mixtral-all", "Q4_K", {"ffn_down_exps": "Q6_K", "ffn_gate_exps": "Q5_0", "ffn_gate_inp": "F32"}),

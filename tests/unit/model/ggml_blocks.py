@@ -106,7 +106,11 @@ def q6_k(block: bytes) -> list[Value]:
     return found
 
 
+def q1_0(block: bytes) -> list[Value]:
+    return [(half(block, 0), 1 if block[2 + i // 8] >> i % 8 & 1 else -1, 0.0) for i in range(128)]
+
+
 PLAIN: dict[str, Callable[[bytes], list[Value]]] = {
     "Q4_0": q4_0, "Q4_1": q4_1, "Q5_0": q5_0, "Q5_1": q5_1, "Q8_0": q8_0, "Q2_K": q2_k, "Q3_K": q3_k, "Q4_K": q4_k,
-    "Q5_K": q5_k, "Q6_K": q6_k,
+    "Q5_K": q5_k, "Q6_K": q6_k, "Q1_0": q1_0,
 }  # fmt: skip

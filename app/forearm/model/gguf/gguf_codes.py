@@ -22,7 +22,7 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import Files, StoredTensor
 from forearm.model.gguf import gguf_small_codes as small
 from forearm.model.gguf.gguf_small_codes import half
-from forearm.model.quantization.codes import CodedMatrix, Codes, Find
+from forearm.model.quantization.codes import E4M3, CodedMatrix, Codes, Find
 
 # (codes [blocks, values of a block], scales [blocks, groups of a block], offsets of the same shape or None)
 Decoded = tuple[Int8Array, Float32Array, Float32Array | None]
@@ -157,6 +157,12 @@ def _mxfp4(blocks: UInt8Array) -> Decoded:
     return _MXFP4[_nibbles(blocks[:, None, 1:])].reshape(-1, 32), scales.astype(np.float32), None
 
 
+def _nvfp4(blocks: UInt8Array) -> Decoded:
+    """Decode NVFP4: four scales in E4M3 without a sign, of which 127 is 0; codes are twice the values."""
+    scales = np.nan_to_num(E4M3[blocks[:, :4] & 127]) * np.float32(0.5)
+    return _MXFP4[_nibbles(blocks[:, 4:].reshape(-1, 4, 8))].reshape(-1, 64), scales, None
+
+
 _CODES_8, _CODES_4 = INTEGERS[8], INTEGERS[4]
 _IN_4_BITS, _IN_8_BITS = WeightFormat(_CODES_4, 32, "float16"), WeightFormat(_CODES_8, 32, "float16")
 _OFFSETS_4 = WeightFormat(_CODES_4, 32, "float16", "float32")
@@ -176,6 +182,8 @@ BLOCK_TYPES: dict[str, BlockType] = {
     "IQ4_NL": BlockType(18, _IN_8_BITS, _iq4_nl),
     "IQ4_XS": BlockType(136, _IN_8_BITS, _iq4_xs),
     "MXFP4": BlockType(17, WeightFormat("fp4_e2m1", 32, "e8m0"), _mxfp4),
+    "NVFP4": BlockType(36, WeightFormat(_CODES_8, 16, "float32"), _nvfp4),
+    "Q1_0": BlockType(18, WeightFormat(_CODES_4, 128, "float16"), small.q1_0),
     "IQ1_S": BlockType(50, _FINE_SCALES, small.iq1_s),
     "IQ1_M": BlockType(56, WeightFormat(_CODES_8, 16, "float32"), small.iq1_m),
     "IQ2_XXS": BlockType(66, _FINE_SCALES, small.iq2_xxs),
@@ -206,15 +214,28 @@ def gguf_matrices(stored: Mapping[str, StoredTensor], wide: bool) -> Find:
                 f"{list(shape)}"
             )
         format = replace(BLOCK_TYPES[tensor.dtype].format, wide=wide)
-        return CodedMatrix(module, shape, format, (tensor,), partial(_read, tensor))
+        scale = stored.get(f"{module}.scale") if tensor.dtype == "NVFP4" else None
+        if scale is None:
+            return CodedMatrix(module, shape, format, (tensor,), partial(_read, tensor, None))
+        if scale.dtype != "F32" or len(scale.shape) != 1 or not scale.shape[0] or shape[0] % scale.shape[0]:
+            raise ConfigError(
+                f"{scale.path}: tensor {scale.name} is {scale.dtype} {list(scale.shape)}; it should be float32, a "
+                "number for all rows or for each expert's"
+            )
+        beside = (stored[name] for name in (f"{module}.input_scale",) if name in stored)
+        return CodedMatrix(module, shape, format, (tensor, scale, *beside), partial(_read, tensor, scale))
 
     return find
 
 
-def _read(tensor: StoredTensor, files: Files, begin: int, end: int) -> Codes:
+def _read(tensor: StoredTensor, scale: StoredTensor | None, files: Files, begin: int, end: int) -> Codes:
     rows, columns = tensor.shape
     stored = files.array(replace(tensor, dtype="U8", shape=(rows, (tensor.end - tensor.begin) // rows)))[begin:end]
-    return decode_rows(tensor.dtype, stored, columns)
+    found = decode_rows(tensor.dtype, stored, columns)
+    if scale is None:
+        return found
+    of_rows = np.repeat(files.array(scale), rows // scale.shape[0])[begin:end, None]
+    return replace(found, scales=found.scales * of_rows)
 
 
 def decode_rows(dtype: str, stored: UInt8Array, columns: int) -> Codes:

@@ -1,6 +1,6 @@
-"""Decodes blocks of one to three bits a value: IQ1, IQ2 and IQ3, whose codes are places in lattices, and ternary TQ.
+"""Decodes blocks of one to three bits a value: IQ1, IQ2 and IQ3, codes of which are places in lattices, TQ, and Q1_0.
 
-Memory holds them as int8 codes (TQ in 4 bits): 8.5 to 10 bits a weight.
+Memory holds them as int8 codes (ternary TQ and the signs of Q1_0 in 4 bits): 8.5 to 10 bits a weight.
 Source: ggml-common.h (blocks) and ggml-quants.c (dequantize_row_*) of github.com/ggml-org/ggml.
 """
 
@@ -129,3 +129,9 @@ def tq2_0(blocks: UInt8Array) -> tuple[Int8Array, Float32Array, None]:
     """Decode 66 bytes: the two bits of a value are the value plus one."""
     codes = blocks[:, :64].reshape(-1, 2, 1, 32) >> np.array([[0], [2], [4], [6]], np.uint8) & np.uint8(3)
     return codes.reshape(len(blocks), -1).view(np.int8) - np.int8(1), np.repeat(half(blocks, 64), 8, axis=1), None
+
+
+def q1_0(blocks: UInt8Array) -> tuple[Int8Array, Float32Array, None]:
+    """Decode 18 bytes: a scale, and a bit for each of 128 values, which is set if the value is positive."""
+    positive = (blocks[:, 2:, None] >> _BITS & 1).reshape(len(blocks), -1).view(np.int8)
+    return 2 * positive - np.int8(1), half(blocks, 0), None
