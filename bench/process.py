@@ -4,8 +4,8 @@
 
 Python's share is the part of a decode step outside its two calls into C++: scheduling, packing of arrays, finish
 reasons, metrics, messages. Idle: processor time of all threads in a second without requests. Context switches are
-those of all threads while they decode, in a second, for each core: a thread of the pool has two a step, since it sleeps
-while Python is at work between the two calls, the caller one in seven steps; what is beyond is other work on the cores.
+those of all threads while they decode, in a second, for each core. A thread of the pool with a core of its own stays
+awake while Python is at work between the two calls; nearly all switches are other work that takes the cores.
 """
 
 from __future__ import annotations

@@ -114,13 +114,18 @@ void Pool::work(int member) {
   }
 }
 
-// Waits at most kSpin for the job after `seen`; returns whether it has come. The clock also tells a lost time slice, as
-// in spin_until().
+// How long an idle member waits awake. Where other work has taken a core, the next wait gives it the core early.
+Pool::Clock::duration Pool::idle_spin() const {
+  return cores_.empty() || crowded_.load(std::memory_order_relaxed) > 0 ? kSpin : kGap;
+}
+
+// Waits at most idle_spin() for the job after `seen`; returns whether it has come. The clock also tells a lost time
+// slice, as in spin_until().
 bool Pool::await_job(uint32_t seen) const {
   const auto called = [this, seen] { return job_.load(std::memory_order_acquire) != seen; };
-  if (!waits_for_store_) return spin_until(called, kSpin);
-  const Clock::time_point end = Clock::now() + kSpin;
-  for (Clock::time_point now = end - kSpin; now < end; now = Clock::now()) {
+  if (!waits_for_store_) return spin_until(called, idle_spin());
+  const Clock::time_point begin = Clock::now(), end = begin + idle_spin();
+  for (Clock::time_point now = begin; now < end; now = Clock::now()) {
     if (called()) return true;
     wait_for_store(job_, seen, end - now);
   }
@@ -179,8 +184,8 @@ template <class T, class Ready>
 void Pool::wait_on(const std::atomic<T>& value, const Ready& ready) const {
   const bool crowded = crowded_.load(std::memory_order_relaxed) > 0;
   const auto is_ready = [&] { return ready(value.load(std::memory_order_acquire)); };
-  if (spin_until(is_ready, crowded ? kSpin : kPatience)) return;
   if (crowded) crowded_.fetch_sub(1, std::memory_order_relaxed);
+  if (spin_until(is_ready, crowded ? kSpin : kPatience)) return;
   for (T seen = value.load(); !ready(seen); seen = value.load()) {
     sleepers_.fetch_add(1);
     sleep_on(&value, static_cast<uint32_t>(seen));  // of 64 bits the lower half, which comes first

@@ -5,11 +5,12 @@
 //
 // Barriers are two-level and store-only: members of a group of eight report to its first, those to member 0, release
 // goes the other way. Each flag has 128 bytes of its own (two lines: x86 prefetches pairs, Arm servers have 64 or 128),
-// so a waiting core reads its own cache until the one store it waits for. Idle members sleep on a futex after kSpin,
-// and spend it in WFET rather than in a loop where the CPU has that (store_wait.h); members that wait inside a task
-// sleep after kPatience, because a wake-up takes longer than members with cores of their own are apart. When a member
-// loses its core to other work, all members sleep after kSpin for a while: a sleeper gets its core back at once when it
-// is woken, a spinning thread only after the time slice of its neighbour.
+// so a waiting core reads its own cache until the one store it waits for. Idle members sleep on a futex after kSpin, or
+// after kGap if they have cores of their own, and spend it in WFET rather than in a loop where the CPU has that
+// (store_wait.h); members that wait inside a task sleep after kPatience, because a wake-up takes longer than members
+// with cores of their own are apart. When a member loses its core to other work, all members sleep after kSpin for a
+// while: a sleeper gets its core back at once when it is woken, a spinning thread only after the time slice of its
+// neighbour.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -53,11 +54,13 @@ class Pool {
  private:
   static constexpr int kGroup = 8;
   using Clock = std::chrono::steady_clock;
-  // kSpin is longer than a wake-up (about 50 us) and shorter than any idle time that a user notices.
-  static constexpr std::chrono::microseconds kSpin{100}, kPatience{2000};
-  // A time slice of Linux's scheduler is 3 ms. After a lost slice this many waits end asleep: some steps of a model.
+  // kSpin is longer than a wake-up (about 50 us) and shorter than any idle time that a user notices. kGap is longer
+  // than Python takes between two calls of a step (0.3 ms for 8 sequences, 0.9 ms for 32: bench/process.py).
+  static constexpr std::chrono::microseconds kSpin{100}, kGap{1000}, kPatience{2000};
+  // A time slice of Linux's scheduler is 3 ms. After a lost slice this many waits give the core away early: some 20
+  // steps of 30 layers. Where other guests of a host take a slice now and then, most steps are not crowded.
   static constexpr std::chrono::microseconds kLostSlice{1000};
-  static constexpr int kCrowdedWaits = 1000;
+  static constexpr int kCrowdedWaits = 3000;
 
   struct alignas(128) Line {
     std::atomic<uint32_t> value{0};
@@ -67,6 +70,7 @@ class Pool {
 
   void work(int member);
   bool await_job(uint32_t seen) const;
+  Clock::duration idle_spin() const;
   void perform(int member);
   void fail(std::exception_ptr error);
   void start_epochs_over();
@@ -88,7 +92,7 @@ class Pool {
   alignas(128) std::atomic<uint32_t> job_{0};
   alignas(128) std::atomic<int> finished_{0};
   alignas(128) std::atomic<bool> failed_{false};
-  alignas(128) mutable std::atomic<int> sleepers_{0}, crowded_{0};  // inside a task; waits that are to end asleep
+  alignas(128) mutable std::atomic<int> sleepers_{0}, crowded_{0};  // inside a task; waits left
   std::atomic<bool> closing_{false};
   const std::function<void(int)>* task_ = nullptr;
   std::exception_ptr error_;
