@@ -271,6 +271,12 @@ class Executor:
 
         x: [rows, columns]; weight: [columns]. Raises: ValueError if these do not fit.
         """
+    def rope(self, x: Float32Array, cos: Float32Array, sin: Float32Array) -> Float32Array:
+        """Return heads rotated by pairs (i, i + dim / 2), float32 [1, tokens, heads, dim]; the GIL is released.
+
+        x: [1, heads, tokens, dim], in any order in memory; cos, sin: [tokens, dim / 2].
+        Raises: ValueError if these do not fit.
+        """
     def take_logits(self, logits: Float32Array) -> None:
         """Make these the step's logits, [rows, vocab_size]; sample and score read them.
 

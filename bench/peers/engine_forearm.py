@@ -15,14 +15,15 @@ class Engine:
     """An LLM that is stepped here.
 
     format: bfloat16, float16 or float32, a value of --quantization, or the type of a GGUF file. weight_cache: a folder;
-    empty: none.
+    empty: none. model_impl: as --model-impl.
     """
 
     version = version("forearm")
 
     def __init__(
-        self, model: str, format: str, threads: int, context: int, sequences: int, weight_cache: str = ""
-    ) -> None:
+        self, model: str, format: str, threads: int, context: int, sequences: int, weight_cache: str = "",
+        model_impl: str = "auto",
+    ) -> None:  # fmt: skip
         wide = format in ("bfloat16", "float16", "float32")
         others: dict[str, Any] = {} if model.endswith(".gguf") else {"dtype" if wide else "quantization": format}
         self._llm = LLM(
@@ -33,6 +34,7 @@ class Engine:
             omp_num_threads=threads,
             kv_cache_memory_bytes=2 << 30,
             weight_cache=weight_cache,
+            model_impl=model_impl,
             **others,
         )
 

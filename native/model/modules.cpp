@@ -100,6 +100,27 @@ void Modules::norm(const NormTask& task) {
   });
 }
 
+void Modules::rope(const ModuleHeads& in, const RopeTask& task) {
+  const auto rotate = [&](int64_t begin, int64_t end) {
+    RopeTask own = task;
+    own.rows = end - begin;
+    own.x += begin * task.x_stride;
+    own.cos += begin * (task.rotary_dim / 2);
+    own.sin += begin * (task.rotary_dim / 2);
+    float* to = own.x;
+    for (int64_t row = begin; row < end; ++row)
+      for (int64_t head = 0; head < task.heads; ++head, to += task.head_dim)
+        std::memcpy(to, in.x + row * in.token_stride + head * in.head_stride,
+                    static_cast<size_t>(task.head_dim) * sizeof(float));
+    step_.kernel.rope(own);
+  };
+  if (task.rows <= kOwnRows) return rotate(0, task.rows);
+  run(task.rows, [&](StepWalk& w) {
+    const Range rows = step_.mine(w, task.rows);
+    if (rows.size() > 0) rotate(rows.begin, rows.end);
+  });
+}
+
 void Modules::take_logits(const float* logits, int64_t count) {
   const Operand &out = step_.scratch.logits, &maxima = step_.scratch.maxima;
   const int64_t vocab = step_.config.vocab_size;

@@ -19,6 +19,12 @@ struct ModuleAttention {
   float* out;
 };
 
+// Heads [tokens, heads, head_dim] of floats, one value beside the next within a head; strides in floats.
+struct ModuleHeads {
+  const float* x;
+  int64_t token_stride, head_stride;
+};
+
 class Modules {
  public:
   // All arguments must outlive this.
@@ -36,6 +42,8 @@ class Modules {
   void multiply(const Linear& linear, const float* x, int64_t rows, Activation gate, float* out);
   // Normalizes rows, from and to floats. A few rows are not divided among the team.
   void norm(const NormTask& task);
+  // Copies heads to the C-contiguous task.x and rotates them there. A few rows are not divided among the team.
+  void rope(const ModuleHeads& in, const RopeTask& task);
   // Copies logits [rows, vocab_size] to the scratch, with their maxima; at most step_logit_rows rows.
   void take_logits(const float* logits, int64_t rows);
 

@@ -7,6 +7,7 @@ import os
 import random
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from tokenizers import Tokenizer, models
 from tools import models_page
 from transformers import PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from forearm import LLM, SamplingParams
 from forearm.errors import ConfigError
@@ -33,6 +35,8 @@ from forearm.model.families.families import FAMILIES, read_config
 from forearm.model.modules import open as modules
 from forearm.model.modules.architecture import REFUSED, read_architecture
 from forearm.model.modules.linear import JointProduct, PackedLinear
+from forearm.model.modules.llama_attention import NativeAttention
+from forearm.model.modules.rotary import NativeRotary
 from forearm.model.quantization.quantization import Asked
 
 # Grouped queries; fused transposed matrices and learned positions; windows, softcaps and norms; experts; latent
@@ -77,6 +81,34 @@ def test_layers_with_the_same_input_are_one_matrix(tmp_path: Path) -> None:
         "mlp.gate_proj": "silu",
         "mlp.up_proj": "silu",
     }
+
+
+def test_attention_of_llamas_code_is_native_and_others_keep_theirs(tmp_path: Path) -> None:
+    found = {}
+    for model_type in ("llama", "mixtral"):
+        save_tiny(model_type, tmp_path / model_type)
+        executor: Any = make_executor(tmp_path / model_type)[0]
+        attention: Any = executor._forward._model.model.layers[1].self_attn
+        found[model_type] = isinstance(attention.forward, NativeAttention)
+
+    assert found == {"llama": True, "mixtral": False}
+
+
+@pytest.mark.parametrize(("tokens", "alike"), [(1, True), (3, True), (9, True), (9, False)])
+def test_native_rotation_is_that_of_transformers_bit_for_bit(tokens: int, alike: bool, tmp_path: Path) -> None:
+    save_tiny("llama", tmp_path)
+    rotary = NativeRotary(make_executor(tmp_path)[0]._native)
+    made = torch.Generator().manual_seed(1)
+    q, k = torch.randn(1, tokens, 5, 16, generator=made).transpose(1, 2).split([3, 2], dim=1)
+    cos, sin = (torch.randn(1, tokens, 16, generator=made) for _ in range(2))
+    if alike:  # angles that differ within a pair go on to transformers' function
+        cos[..., 8:], sin[..., 8:] = cos[..., :8], sin[..., :8]
+
+    rotated = rotary(q, k, cos, sin)
+
+    assert (rotary.halves(cos, sin) is not None) == alike
+    for own, wanted in zip(rotated, apply_rotary_pos_emb(q, k, cos, sin), strict=True):
+        assert torch.equal(own, wanted)
 
 
 def test_threads_of_torch_sleep_unless_the_environment_says_otherwise(

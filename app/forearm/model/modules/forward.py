@@ -19,6 +19,8 @@ from forearm.array_types import Float32Array, Int32Array
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.modules.attention import AttentionCall, bind
+from forearm.model.modules.llama_attention import use_native_attention
+from forearm.model.modules.rotary import NativeRotary
 
 # Names that models have for their cache, as an argument of forward and in its result.
 _CACHES = ("past_key_values", "cache_params", "state")
@@ -33,6 +35,8 @@ class PagedForward:
         config = checkpoint.config
         self._kv_heads, self._head_dim = config.kv_heads, config.head_dim
         bind(model, self._attend)
+        shape = [config.heads, config.kv_heads, config.head_dim]
+        use_native_attention(model, self._attend_rows, NativeRotary(native), shape)
 
     def __call__(self, *batch: Int32Array) -> None:
         """Compute one step; arguments as the native executor's forward.
@@ -60,17 +64,21 @@ class PagedForward:
         q, k, v = (self._rows(x, times) for x, times in ((call.q, 1), (call.k, repeat), (call.v, repeat)))
         sinks = None if call.sinks is None else call.sinks.float().contiguous().numpy()
         out = self._native.attend(layer, q, k, v, call.scale, call.window, call.softcap, sinks)
-        return torch.from_numpy(out)[..., : call.v.shape[-1]]
+        width = call.v.shape[-1]
+        return torch.from_numpy(out if width == self._head_dim else out[..., :width])
+
+    def _attend_rows(self, q: Float32Array, k: Float32Array, v: Float32Array, scale: float) -> Float32Array:
+        layer, self._calls = self._calls, self._calls + 1
+        return self._native.attend(layer, q, k, v, scale)
 
     def _rows(self, x: torch.Tensor, repeat: int) -> Float32Array:
         """Return [heads, tokens, dim] as float32 [tokens, heads * repeat, head_dim], padded with zeros."""
-        x = x.transpose(0, 1).float()
+        rows: Float32Array = (x if x.dtype is torch.float32 else x.float()).numpy().transpose(1, 0, 2)
         if repeat > 1:
-            x = x.repeat_interleave(repeat, dim=1)
-        if x.shape[-1] < self._head_dim:
-            x = torch.nn.functional.pad(x, (0, self._head_dim - x.shape[-1]))
-        rows: Float32Array = x.contiguous().numpy()
-        return rows
+            rows = rows.repeat(repeat, axis=1)
+        if short := self._head_dim - rows.shape[2]:
+            rows = np.pad(rows, ((0, 0), (0, 0), (0, short)))
+        return np.ascontiguousarray(rows)
 
 
 class CachedForward:

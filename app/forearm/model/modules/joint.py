@@ -71,6 +71,11 @@ def linears(model: torch.nn.Module, calls: Sequence[LinearCall]) -> Iterator[Lin
 
 def has_code_of(module: torch.nn.Module, known: type[torch.nn.Module]) -> bool:
     """Return whether the forward of a module does what that of `known` does, instruction by instruction."""
-    own, other = (getattr(one.forward, "__code__", None) for one in (type(module), known))
+    return same_code(type(module).forward, known.forward)
+
+
+def same_code(one: object, known: object) -> bool:
+    """Return whether two functions do the same, instruction by instruction."""
+    own, other = (getattr(function, "__code__", None) for function in (one, known))
     parts = ("co_code", "co_names", "co_consts", "co_varnames", "co_freevars")
     return own is not None and all(getattr(own, part) == getattr(other, part) for part in parts)
