@@ -22,6 +22,14 @@ _KIMI = {
     "num_local_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
 }  # fmt: skip
 
+_EYES = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28,
+    "patch_size": 14,
+}  # fmt: skip
+_MROPE = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 3]}
+_GLM_EYES = {"depth": 1, "hidden_size": 32, "num_heads": 2, "out_hidden_size": 72, "image_size": 28}
+
+
 ROWS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any], int, int, int]] = [
     # GPT-2, GPT-J and GPT-NeoX: fused tensors stored by columns, by head or by groups of heads
     ("gpt2", "GPT2Config", {}),
@@ -78,6 +86,39 @@ ROWS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any], int
             "full_attn_layers": [2], "kda_layers": [1, 3], "num_heads": 5, "head_dim": 16, "short_conv_kernel_size": 3,
         },
     }, 45, 64, 2),
+    # models that see, for text alone
+    ("qwen3_vl_moe", "Qwen3VLMoeConfig", {
+        "text_config": {
+            "head_dim": 24, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 40,
+            "rope_parameters": {**_MROPE, "partial_rotary_factor": 1.0, "mrope_section": [4, 4, 4]},
+        },
+        "vision_config": {**_GLM_EYES, "deepstack_visual_indexes": [0], "num_position_embeddings": 16},
+    }),
+    *((name, config, {
+        "text_config": {"rope_parameters": {**_MROPE, "mrope_section": [1, 1, 1]}}, "vision_config": _GLM_EYES,
+    }) for name, config in (("glm4v", "Glm4vConfig"), ("glm46v", "Glm46VConfig"))),
+    ("glm4v_moe", "Glm4vMoeConfig", {
+        "text_config": {
+            "head_dim": 24, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 40,
+            "first_k_dense_replace": 1, "rope_parameters": _MROPE,
+        },
+        "vision_config": _GLM_EYES,
+    }),
+    *((name, config, {"text_config": {"model_type": text}, "vision_config": _EYES}) for name, config, text in (
+        ("internvl", "InternVLConfig", "qwen2"),
+        ("llava_next", "LlavaNextConfig", "mistral"), ("llava_onevision", "LlavaOnevisionConfig", "qwen2"),
+        ("idefics3", "Idefics3Config", "llama"), ("smolvlm", "SmolVLMConfig", "llama"),
+        ("ovis2", "Ovis2Config", "qwen2"), ("exaone4_5", "Exaone4_5_Config", "exaone4"),
+        ("lfm2_vl", "Lfm2VlConfig", "lfm2"),
+    )),
+    ("llava", "LlavaConfig", {"text_config": {"model_type": "llama"}, "vision_config": _EYES}, 45, 64, 2),
+    ("minicpmv4_6", "MiniCPMV4_6Config", {
+        "text_config": {
+            "model_type": "qwen3_5_text", "head_dim": 16, "num_hidden_layers": 4, "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 24,
+        },
+        "vision_config": _EYES,
+    }, 45, 64, 1),
     ("gpt_neox", "GPTNeoXConfig", {"hidden_size": 96, "intermediate_size": 100}),
     ("gpt_neox-in-turn", "GPTNeoXConfig", {
         "intermediate_size": 100, "use_parallel_residual": False, "attention_bias": False, "num_hidden_layers": 3,

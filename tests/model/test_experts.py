@@ -247,6 +247,21 @@ def test_llama_4_reads_one_tensor_an_expert_as_quantized_checkpoints_have_them(t
         assert same(got.step(case.tokens()[:33]), wanted.step(case.tokens()[:33])), quantization
 
 
+def test_qwen3_vl_reads_experts_whose_columns_are_stored_as_on_the_hub(tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.name == "qwen3_vl_moe")
+    rows, columns = tmp_path / "rows", tmp_path / "columns"
+    make(case, rows)
+    tensors = load_file(rows / "model.safetensors")
+    turned = {name: np.ascontiguousarray(x.swapaxes(1, 2)) for name, x in tensors.items() if ".experts." in name}
+    copytree(rows, columns)
+    save_file(tensors | turned, columns / "model.safetensors", {"format": "pt"})
+
+    for quantization in ("none", "int8"):
+        wanted, got = (Stepper(Run(str(at), [], 45, quantization=quantization)) for at in (rows, columns))
+
+        assert same(got.step(case.tokens()[:33]), wanted.step(case.tokens()[:33])), quantization
+
+
 def test_fused_tensors_of_another_shape_are_refused(tmp_path: Path) -> None:
     case = next(case for case in CASES if case.name == "olmoe")
     make(case, tmp_path).save_pretrained(tmp_path, save_original_format=False)

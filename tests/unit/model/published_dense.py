@@ -163,4 +163,18 @@ DENSE: dict[str, dict[str, Any]] = {
             "patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2,
         }, "vision_end_token_id": 151653, "vision_start_token_id": 151652,
     },
+    "Qwen3-VL-30B-A3B-Instruct": {
+        "architectures": ["Qwen3VLMoeForConditionalGeneration"], "image_token_id": 151655,
+        "model_type": "qwen3_vl_moe", "text_config": {
+            "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 151643, "decoder_sparse_step": 1,
+            "dtype": "bfloat16", "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 2048,
+            "initializer_range": 0.02, "intermediate_size": 6144, "max_position_embeddings": 262144,
+            "mlp_only_layers": [], "model_type": "qwen3_vl_moe_text", "moe_intermediate_size": 768,
+            "norm_topk_prob": True, "num_attention_heads": 32, "num_experts": 128, "num_experts_per_tok": 8,
+            "num_hidden_layers": 48, "num_key_value_heads": 4, "rms_norm_eps": 1e-06, "rope_scaling": {
+                "mrope_interleaved": True, "mrope_section": [24, 20, 20], "rope_type": "default",
+            }, "rope_theta": 5000000, "use_cache": True, "vocab_size": 151936,
+        }, "tie_word_embeddings": False, "video_token_id": 151656, "vision_end_token_id": 151653,
+        "vision_start_token_id": 151652,
+    },
 }  # fmt: skip

@@ -20,7 +20,7 @@ from forearm.model.checkpoint.formats import described, plan_formats, spec_bytes
 from forearm.model.checkpoint.names import parts, stored_module
 from forearm.model.checkpoint.shards import StoredTensor, read_tensors
 from forearm.model.checkpoint.tensor_part import TensorPart
-from forearm.model.checkpoint.unread_tensors import check_unread, some
+from forearm.model.checkpoint.unread_tensors import HEADS, check_unread, some
 from forearm.model.families.config import ModelConfig
 from forearm.model.families.families import read_config
 from forearm.model.families.keys import Keys, read_json
@@ -138,7 +138,7 @@ def open_checkpoint(
         quantized = ("gguf", Keys({}, str(gguf.path))) if is_quantized(gguf) else None
     else:
         tensors = read_tensors(folder)
-        config = read_config(folder, pooled=bool(pooling), **asked)
+        config = read_config(folder, pooled=bool(pooling), own_head=not tensors.keys().isdisjoint(HEADS), **asked)
         if pooling is not None:
             config, tensors = with_pooling(folder, config, tensors, pooling)
             max_model_len = max_model_len or min(config.max_positions, pooling.max_tokens or config.max_positions)
@@ -243,6 +243,9 @@ def _rows(sharing: list[TensorPart]) -> int:
 def _fitting(tensor: StoredTensor, expected: tuple[int, ...], transposed: bool) -> StoredTensor:
     """Return a float tensor as a vector or matrix. Raises: ConfigError if it has another shape or is quantized."""
     shape, columns = tensor.shape or (1,), 0
+    # Qwen3-VL's experts are columns on the hub, and rows in what transformers 5 writes.
+    if len(shape) == 3 and shape[1] != expected[-1] == shape[2]:
+        transposed = False
     if len(shape) == 2 and transposed:
         shape = (1, *shape)
     if len(shape) == 3 and len(expected) == 2:  # the matrices of all experts: their rows follow each other

@@ -18,8 +18,8 @@ from forearm.model.families.matrices import MatrixPart, MatrixSpec, matrices
 
 # Prefixes of a model's tensors: a causal model, multimodal ones (transformers 5, then 4), encoders, a bare model.
 _PREFIXES = (
-    "model.", "backbone.", "model.language_model.", "language_model.model.", "bert.", "roberta.", "distilbert.",
-    "nomic_bert.", "gte.", "mpnet.", "new.", "deberta.", "gpt_neox.", "transformer.", "",
+    "model.", "backbone.", "model.language_model.", "language_model.model.", "model.text_model.", "bert.", "roberta.",
+    "distilbert.", "nomic_bert.", "gte.", "mpnet.", "new.", "deberta.", "gpt_neox.", "transformer.", "",
 )  # fmt: skip
 
 

@@ -46,6 +46,7 @@ _CARRIED = (
     "embed_tokens_extend.",  # Phi-4-multimodal's vision and audio
     "multi_modal_projector.",
     "mm_projector.",
+    "model.connector.",
     "patch_merger.",
     "image_newline",
     "mtp.",
@@ -67,7 +68,7 @@ _NOT_POOLED = (
     "cls.", "lm_head.", "pooler.dense.", "head.", "decoder.", "vocab_", "encoder.embed_tokens.",
     "lm_predictions.", "mask_predictions.",
 )  # fmt: skip
-_TIED = ("lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight")
+HEADS = ("lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight")
 _OF_KEYS_AND_VALUES = ("k_proj.", "v_proj.", "k_norm.", "v_norm.")  # stored for layers that share those of others
 _SHOWN = 5
 
@@ -93,7 +94,7 @@ def check_unread(
     layers = {name: int(found[1]) for name in unread if (found := layer_of.match(name))}
     own = len(config.layers)
     unread = [name for name in unread if not own <= layers.get(name, -1) < own + predicted_layers]
-    modules = {part.stored.rpartition(".")[0] for part in parts} | {name.rpartition(".")[0] for name in _TIED}
+    modules = {part.stored.rpartition(".")[0] for part in parts} | {name.rpartition(".")[0] for name in HEADS}
     biases = {name for name in unread if name.endswith(".bias") and name.rpartition(".")[0] in modules}
     # GPTQ's tools write a bias of zeros for every matrix.
     empty = {name for name in biases if not Files().mapping(tensors[name].path).bytes(tensors[name]).any()}
@@ -125,7 +126,7 @@ def some(names: list[str]) -> str:
 
 def unread_names(config: ModelConfig, tensors: Collection[str], used: Collection[str]) -> list[str]:
     """Return the names of tensors that nothing reads, without those known to be of no use to text."""
-    tied = set(_TIED) if config.tied_head else set()
+    tied = set(HEADS) if config.tied_head else set()
     shared = [
         i
         for i, layer in enumerate(config.layers)

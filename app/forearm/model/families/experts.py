@@ -43,6 +43,15 @@ def qwen3_moe(inputs: FamilyInputs) -> ModelConfig:
     )
 
 
+def qwen3_vl_moe(inputs: FamilyInputs) -> ModelConfig:
+    """Qwen3-VL-30B-A3B and 235B-A22B for text alone: Qwen3 with experts, whose columns are stored."""
+    inputs = inputs.with_defaults(
+        num_experts=60, num_experts_per_tok=4, moe_intermediate_size=1408, norm_topk_prob=True, rope_theta=5e5,
+        num_key_value_heads=16,
+    )  # fmt: skip
+    return replace(qwen3_moe(inputs), names=_COLUMNS)
+
+
 def olmoe(inputs: FamilyInputs) -> ModelConfig:
     """OLMoE 1B-7B: experts in every layer; q and k are normalized over all heads."""
     inputs = inputs.with_defaults(num_experts=64, num_experts_per_tok=8, rms_norm_eps=1e-5)
@@ -259,6 +268,7 @@ _LLAMA4_NAMES = {
     **{part: f"feed_forward.{part}_proj" for part in ("gate", "up", "down")},
     **{f"shared.{part}": f"feed_forward.shared_expert.{part}_proj" for part in ("gate", "up", "down")},
 }  # fmt: skip
+_COLUMNS = {part: at.replace("feed_forward", "mlp") for part, at in _LLAMA4_NAMES.items() if "experts" in part}
 _ERNIE_LAYERS = (("start_index", 1), ("end_index", -1), ("interval", 1))
 SHARED_EXPERTS = {f"shared.{part}": f"mlp.shared_experts.{part}_proj" for part in ("gate", "up", "down")}
 _MIXTRAL_NAMES = {"router": "block_sparse_moe.gate"} | {

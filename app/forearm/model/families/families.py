@@ -43,6 +43,7 @@ def read_config(
     max_model_len: int | None = None,
     allow_longer: bool = False,
     pooled: bool = False,
+    own_head: bool = False,
     rope: dict[str, Any] | None = None,
 ) -> ModelConfig:
     """Return the model in `folder` (config.json and generation_config.json) for one weight dtype and maximum length.
@@ -51,8 +52,8 @@ def read_config(
     angles by the length (rope.py). The end-of-text tokens are the union of those in both files.
 
     weight_dtype: None selects the checkpoint's. max_model_len: in tokens; None selects the model's own. allow_longer:
-    permit a length beyond the model's own. pooled: the model computes vectors instead of text (pooling.py). rope:
-    changes to the rotary angles (overrides.py).
+    permit a length beyond the model's own. pooled: the model computes vectors instead of text (pooling.py).
+    own_head: the checkpoint has an output head. rope: changes to the rotary angles (overrides.py).
     Raises: ConfigError naming the key and the value that are missing, wrong or not supported.
     """
     outer = read_json(folder / "config.json")
@@ -72,6 +73,8 @@ def read_config(
     inner = outer.object("text_config") or outer
     if outer.flag("tie_word_embeddings"):  # a multimodal model's head is outside its text part
         inner.values["tie_word_embeddings"] = True
+    elif own_head and "tie_word_embeddings" in outer:  # the text part's own value may be another
+        inner.values["tie_word_embeddings"] = False
     inner = with_rope(inner, rope)
     dtype = switches.checkpoint_dtype(inner, outer, folder)
     inputs = FamilyInputs(inner, dtype, weight_dtype, max_model_len, allow_longer, pooled)
@@ -189,6 +192,21 @@ FAMILIES: dict[str, Family] = {
     "qwen2_vl": llama_like.qwen2_vl,
     "qwen2_5_vl": llama_like.qwen2_vl,
     "qwen3_vl": llama_like.qwen3_vl,
+    "qwen3_vl_moe": experts.qwen3_vl_moe,
+    "glm4v_text": post_norm.glm4v,
+    "glm4v": post_norm.glm4v,
+    "glm46v": post_norm.glm4v,
+    "glm4v_moe": experts.glm4_moe,
+    "internvl": llama_like.qwen2,
+    "llava": llama_like.llama,
+    "llava_next": llama_like.llama,
+    "llava_onevision": llama_like.qwen2,
+    "idefics3": llama_like.llama,
+    "smolvlm": llama_like.llama,
+    "ovis2": llama_like.qwen2,
+    "exaone4_5": post_norm.exaone4,
+    "lfm2_vl": hybrid.lfm2,
+    "minicpmv4_6": hybrid.qwen3_5,
     "qwen3_5": hybrid.qwen3_5,
     "qwen3_5_moe": hybrid.qwen3_5_moe,
 }

@@ -73,3 +73,10 @@ def glm4(inputs: FamilyInputs) -> ModelConfig:
         qkv_bias=bias,
         names=FUSED_GATE_UP | {"post_attention_norm": "post_self_attn_layernorm"},
     )
+
+
+def glm4v(inputs: FamilyInputs) -> ModelConfig:
+    """GLM-4.1V and GLM-4.6V-Flash for text alone: GLM-4-0414, as the three positions of a text token are equal."""
+    keys = inputs.keys
+    heads = keys.integer("num_attention_heads")
+    return glm4(inputs.with_defaults(head_dim=keys.integer("hidden_size") // heads))
