@@ -1,8 +1,8 @@
 """Rotary embeddings by the native kernel, in modules whose `apply_rotary_pos_emb` is that of Llama.
 
 transformers' function takes some sixteen operations of torch a layer, each of a few microseconds however few the
-values: near a tenth of a small model's decode step. Its models call it by a global name of their file, so a module gets a
-forward of the same code that finds ours by that name; other users of transformers are left alone.
+values: near a tenth of a small model's decode step. Its models call it by a global name of their file, so a module gets
+a forward of the same code that finds ours by that name; other users of transformers are left alone.
 """
 
 from __future__ import annotations
