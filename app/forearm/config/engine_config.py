@@ -107,7 +107,7 @@ class EngineConfig(Common):
     max_num_seqs: int = setting(128, "most sequences in one step", flag="--max-num-seqs", parse=whole(1, 4096))
     max_num_batched_tokens: int | None = setting(
         None,
-        "token budget of one step; absent: 512 or --max-num-seqs, whichever is more; 2048 for pooling models",
+        "token budget of one step; absent: 512 or --max-num-seqs, whichever is more; 1024 for pooling models",
         flag="--max-num-batched-tokens",
         unit="tokens",
         parse=whole(1, 1 << 20),
