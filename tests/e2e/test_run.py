@@ -89,6 +89,18 @@ def test_keep_leaves_the_server_for_the_next_question(tmp_path: Path) -> None:
     assert servers() == []
 
 
+def test_two_at_the_same_time_are_both_answered() -> None:
+    command = [sys.executable, "-m", "forearm", "run", "", "What is a glacier?", "--max-tokens", "8"]
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    wait_until(lambda: len(servers()) == 1 or first.poll() is not None, 30)  # it starts: nobody listens yet
+    second = subprocess.run(command, capture_output=True, timeout=WITHIN_S)
+
+    out, err = first.communicate(timeout=WITHIN_S)
+    assert (first.returncode, second.returncode) == (0, 0), (err, second.stderr)
+    assert out.strip()
+    assert second.stdout.strip()
+
+
 def test_a_server_that_does_not_start_says_why() -> None:
     done = forearm("run", "", "x", "--kv-cache-memory-bytes", str(1 << 50))
 

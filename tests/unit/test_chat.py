@@ -7,15 +7,19 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from forearm.cli import main, servers
 from forearm.cli.answer import printed
+from forearm.cli.chat import Chat
+from forearm.cli.chat_commands import obey
+from forearm.cli.client import Client
 from forearm.cli.markdown import GrowingMarkdown
 from forearm.cli.servers import RunningServer
-from forearm.errors import ConfigError
+from forearm.errors import ConfigError, InvalidRequest
 
 
 class TinyServer(ThreadingHTTPServer):
@@ -33,6 +37,7 @@ class TinyServer(ThreadingHTTPServer):
         self.breaks = False
         self.busy = 0
         self.thought = ""
+        self.models = json.dumps({"data": [{"id": "tiny"}, {"id": "small"}]})
 
     @property
     def url(self) -> str:
@@ -53,7 +58,7 @@ class Answers(BaseHTTPRequestHandler):
     server: TinyServer
 
     def do_GET(self) -> None:
-        self.reply(200, json.dumps({"data": [{"id": "tiny"}, {"id": "small"}]}))
+        self.reply(200, self.server.models)
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -230,6 +235,65 @@ def test_whole_blocks_of_markdown_are_taken_as_they_end() -> None:
     assert blocks == ["# Title", "some\ntext", "```py\na\n\nb\n```", "- x"]
     assert growing.rest == "rest"
     assert list(GrowingMarkdown().add(answer)) == blocks
+
+
+def test_a_fence_ends_at_its_own_mark_alone() -> None:
+    for inner in ("```py\n\na\n```", "~~~\n\na", "```\n\na\n```\n\nb"):
+        block = f"````md\n{inner}\n````"
+        assert list(GrowingMarkdown().add(f"{block}\n\nrest")) == [block]
+    assert list(GrowingMarkdown().add("```py\n\n```js\n\n```\n\n`a` and\n\n")) == ["```py\n\n```js\n\n```", "`a` and"]
+
+
+@pytest.mark.parametrize("body", ["<html>", "[]", '{"data": []}', '{"data": [1]}'])
+def test_another_program_at_the_address_is_told_of(
+    server: TinyServer, capsys: pytest.CaptureFixture[str], body: str
+) -> None:
+    server.models = body
+    assert main.main(["chat", "--url", server.url, "-q", "hello"]) == 1
+    assert "answers without a list of models" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("url", ["http://[::", "http://ü ü/", "http://x:port"])
+def test_what_is_no_address_is_told_of(capsys: pytest.CaptureFixture[str], url: str) -> None:
+    assert main.main(["chat", "--url", url, "-q", "hello"]) == 1
+    assert "write it as http://HOST:PORT" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no",
+        "[[",
+        "5",
+        '[{"role": "system"}]',
+        '{"messages": [], "tools": 5}',
+        '{"messages": [], "tools": [1]}',
+        "[" * 9999,
+    ],
+)
+def test_what_is_no_conversation_is_not_loaded(server: TinyServer, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "garbage"
+    file.write_text(text)
+    with Client(server.url, None, None) as client:
+        chat = Chat(client, None)
+        chat.system("Be kind.")
+        with pytest.raises(InvalidRequest, match="/load"):
+            obey(chat, f"/load {file}")
+        assert obey(chat, "/system") == "system message: Be kind."
+        assert obey(chat, "/tools") == "tools: none"
+
+
+def test_a_conversation_is_saved_where_it_can_be(server: TinyServer, tmp_path: Path) -> None:
+    with Client(server.url, None, None) as client:
+        chat = Chat(client, None)
+        chat.system("half of a pair: \ud83d")  # as a terminal that cuts a paste may send
+        for place in ("~nobody-has-this-name/x", "/proc/x", str(tmp_path)):
+            with pytest.raises(InvalidRequest, match="/save"):
+                obey(chat, f"/save {place}")
+        obey(chat, f"/save {tmp_path / 'saved'}")
+        said = chat.messages
+        obey(chat, "/load " + str(tmp_path / "saved"))
+        assert chat.messages == said
 
 
 def test_without_an_address_the_running_server_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

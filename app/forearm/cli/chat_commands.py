@@ -59,7 +59,7 @@ def _set(chat: Chat, text: str) -> str:
 def _save(chat: Chat, text: str) -> str:
     content = {"model": chat.client.model(), "messages": chat.messages, **chat.fields}
     try:
-        _path(text, "/save").write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        _path(text, "/save").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise InvalidRequest(f"/save {text}: {error.strerror}") from None
     return f"saved {len(chat.messages)} messages"
@@ -68,12 +68,15 @@ def _save(chat: Chat, text: str) -> str:
 def _load(chat: Chat, text: str) -> str:
     content = _json(text, "/load")
     messages = content.pop("messages", None) if isinstance(content, dict) else content
-    if not isinstance(messages, list) or not all(isinstance(one, dict) and "role" in one for one in messages):
+    if not isinstance(messages, list) or not all(
+        isinstance(one, dict) and "role" in one and "content" in one for one in messages
+    ):
         raise InvalidRequest(f"/load {text}: it has no messages; name a file that /save wrote, or a list of messages")
-    chat.messages = messages
     if isinstance(content, dict):
         content.pop("model", None)  # the conversation goes on with the model of now
+        _check_tools(content.get("tools", []), f"/load {text}")
         chat.fields = content
+    chat.messages = messages
     return f"loaded {len(messages)} messages"
 
 
@@ -89,13 +92,21 @@ def _tools(chat: Chat, text: str) -> str:
         chat.fields.pop("tools", None)
     elif text:
         tools = _json(text, "/tools")
-        if not isinstance(tools, list) or not all(
-            isinstance(tool, dict) and isinstance(tool.get("function"), dict) for tool in tools
-        ):
-            raise InvalidRequest(f"/tools {text}: write a JSON list of tools, as a chat's `tools` field has it")
+        _check_tools(tools, f"/tools {text}")
         chat.fields["tools"] = tools
     names = [str(tool["function"].get("name")) for tool in chat.fields.get("tools", [])]
     return f"tools: {', '.join(names) or 'none'}"
+
+
+def _check_tools(tools: Any, command: str) -> None:
+    """Check that `tools` is a list of tools.
+
+    Raises: InvalidRequest if it is not.
+    """
+    if not isinstance(tools, list) or not all(
+        isinstance(tool, dict) and isinstance(tool.get("function"), dict) for tool in tools
+    ):
+        raise InvalidRequest(f"{command}: write a JSON list of tools, as a chat's `tools` field has it")
 
 
 def _image(chat: Chat, _: str) -> str:
@@ -109,15 +120,18 @@ def _bye(_: Chat, __: str) -> str:
 def _path(text: str, command: str) -> Path:
     if not text:
         raise InvalidRequest(f"name a file: {command} FILE")
-    return Path(text).expanduser()
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise InvalidRequest(f"{command} {text}: there is no such user") from None
 
 
 def _json(text: str, command: str) -> Any:
     try:
-        return json.loads(_path(text, command).read_text())
+        return json.loads(_path(text, command).read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidRequest(f"{command} {text}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{command} {text}: it is not JSON: {error}") from None
 
 

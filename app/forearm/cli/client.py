@@ -23,18 +23,22 @@ class Client:
         """Open it. Defaults: `model` is the server's first one, `api_key` that of the environment.
 
         url: with or without /v1, or unix:PATH. trusting: take any certificate, as of a server on this machine.
+        Raises: InvalidRequest if `url` is no address.
         """
         key = api_key or client_api_key()
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         socket = url.removeprefix("unix:") if url.startswith("unix:") else None
         root = "http://localhost" if socket else url.rstrip("/").removesuffix("/v1")
         # A busy server may take long between two tokens, but connecting is quick or fails.
-        self._http = httpx.Client(
-            base_url=f"{root}/v1/",
-            headers=headers,
-            timeout=httpx.Timeout(600, connect=10),
-            transport=httpx.HTTPTransport(uds=socket, verify=not trusting),
-        )
+        try:
+            self._http = httpx.Client(
+                base_url=f"{root}/v1/",
+                headers=headers,
+                timeout=httpx.Timeout(600, connect=10),
+                transport=httpx.HTTPTransport(uds=socket, verify=not trusting),
+            )
+        except httpx.InvalidURL as error:
+            raise InvalidRequest(f"--url {url}: {error}; write it as http://HOST:PORT") from None
         self._model = model
 
     def __enter__(self) -> Client:
@@ -93,7 +97,13 @@ class Client:
             raise unreachable(self._http.base_url, error) from None
         if reply.is_error:
             raise refusal(reply)
-        return [str(model["id"]) for model in reply.json()["data"]]
+        try:
+            names = [str(model["id"]) for model in reply.json()["data"]]
+        except (ValueError, KeyError, TypeError):
+            names = []
+        if not names:
+            raise InvalidRequest(f"{reply.url} answers without a list of models; is it the address of another program?")
+        return names
 
     def choose(self, model: str) -> None:
         """Name another model in requests.

@@ -7,6 +7,7 @@ that a token costs the same at the end of a long answer as at its beginning.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -18,7 +19,8 @@ from rich.text import Text
 
 from forearm.cli.answer import StreamedAnswer
 
-_FENCES = ("```", "~~~")
+# The mark of a fence, and the words behind it, which only a fence that opens has.
+_FENCE = re.compile(r"\s*(`{3,}(?=[^`]*$)|~{3,})(.*)$")
 _FRAMES_S = 10
 
 
@@ -29,16 +31,21 @@ class GrowingMarkdown:
         self.rest = ""
 
     def add(self, text: str) -> Iterator[str]:
-        """Add text, and yield the blocks that are whole now; a blank line within a fence does not end one."""
+        """Add text, and yield the blocks that are whole now; a blank line within a fence does not end one.
+
+        As in CommonMark a fence ends at its own mark, as long or longer, with nothing behind it.
+        """
         self.rest += text
         if "\n" not in text:
             return
         fence, begin, at = "", 0, 0
         for line in self.rest.splitlines(keepends=True):
             at += len(line)
-            mark = line.strip()[:3]
-            if mark in _FENCES and fence in ("", mark):
-                fence = "" if fence else mark
+            mark, words = found.groups() if (found := _FENCE.match(line.rstrip())) else ("", "")
+            if mark and not fence:
+                fence = mark
+            elif mark.startswith(fence) and mark and not words:
+                fence = ""
             elif not line.strip() and not fence and line.endswith("\n"):
                 if block := self.rest[begin:at].strip("\n"):
                     yield block

@@ -69,8 +69,10 @@ def server_of(line: CommandLine) -> Iterator[RunningServer]:
     if found:
         if line.texts.keys() - {"model", "api_key"}:
             print(f"{found[0].url} serves {found[0].name} already; flags of serve change nothing", file=sys.stderr)
-        yield found[0]
-        return
+        if wait_for(found[0]):
+            yield found[0]
+            return
+        place = Path(found[0].folder)
     with _log(engine.short_name(place) if line.rest.keep else "") as log:
         process, kept = start(line, place, log), False
         try:
@@ -81,6 +83,16 @@ def server_of(line: CommandLine) -> Iterator[RunningServer]:
             if not kept:
                 process.terminate()
                 process.wait()
+
+
+def wait_for(server: RunningServer) -> bool:
+    """Wait until a server that something else has started takes requests. Returns: false if it ends instead."""
+    with Client(server.url, server.name, None, trusting=True) as client:
+        while not client.ready():
+            if server not in running_servers():
+                return False
+            time.sleep(_FRAME_S)
+    return True
 
 
 def start(line: CommandLine, place: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
