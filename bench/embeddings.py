@@ -80,7 +80,8 @@ def sentence_transformers(args: argparse.Namespace) -> Embed:
     def embed(texts: list[list[int]]) -> np.ndarray:
         ids, found = torch.tensor(texts), []
         with torch.inference_mode():
-            for batch in ids.split(BATCH):
+            for at in range(0, len(texts), BATCH):
+                batch = ids[at : at + BATCH]
                 features = {"input_ids": batch, "attention_mask": torch.ones_like(batch)}
                 vectors = model(features)["sentence_embedding"].float()
                 found.append(torch.nn.functional.normalize(vectors, dim=1))

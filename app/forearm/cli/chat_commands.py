@@ -39,7 +39,7 @@ def _clear(chat: Chat, _: str) -> str:
 def _system(chat: Chat, text: str) -> str:
     if text:
         chat.system("" if text == "none" else text)
-    said = [message["content"] for message in chat.messages if message["role"] == "system"]
+    said = [message.get("content") for message in chat.messages if message["role"] == "system"]
     return f"system message: {said[0]}" if said else "there is no system message"
 
 
@@ -69,7 +69,7 @@ def _load(chat: Chat, text: str) -> str:
     content = _json(text, "/load")
     messages = content.pop("messages", None) if isinstance(content, dict) else content
     if not isinstance(messages, list) or not all(
-        isinstance(one, dict) and "role" in one and "content" in one for one in messages
+        isinstance(one, dict) and "role" in one and one.keys() & {"content", "tool_calls"} for one in messages
     ):
         raise InvalidRequest(f"/load {text}: it has no messages; name a file that /save wrote, or a list of messages")
     if isinstance(content, dict):
