@@ -229,3 +229,18 @@ def test_axe_finds_nothing(
             page.get_by_role("button", name="Figures").click()
         expect(page.locator("#figures")).to_be_visible()
         assert violations() == []
+
+
+def test_a_browser_that_forbids_storage_gets_its_answers(browser: Browser, served: Served) -> None:
+    forbid = "Object.defineProperty(window, '{}', {{ get() {{ throw new DOMException('no', 'SecurityError'); }} }});"
+    context = browser.new_context()
+    context.add_init_script("".join(map(forbid.format, ("localStorage", "sessionStorage"))))
+    try:
+        page = context.new_page()
+        page.goto(served.url + "/")
+        ask(page, "What is a glacier?")
+        wait_for_answers(page, 1)
+        chats(page)
+        expect(page.locator("#chats-state")).to_contain_text("no room")
+    finally:
+        context.close()

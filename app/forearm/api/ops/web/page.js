@@ -28,7 +28,7 @@ const card = () => cards.find(({ id }) => id === by("model").value);
 function setTheme(theme) {
   theme === "system" ? delete document.documentElement.dataset.theme : (document.documentElement.dataset.theme = theme);
   by("theme").setAttribute("aria-label", `Theme: ${theme === "system" ? "as the system has it" : theme}`);
-  store(localStorage, "forearm.theme", theme);
+  store("localStorage", "forearm.theme", theme);
 }
 
 // --- the conversation
@@ -255,7 +255,7 @@ async function chooseModel() {
   const list = by("model");
   try {
     cards = await models(ROOT, key());
-    const chosen = stored(localStorage, "forearm.model");
+    const chosen = stored("localStorage", "forearm.model");
     list.replaceChildren(...cards.map(({ id }) => new Option(id, id, false, id === chosen)));
     list.disabled = false;
     showModel();
@@ -323,9 +323,9 @@ by("theme").addEventListener("click", () => {
   setTheme(THEMES[(THEMES.indexOf(now) + 1) % THEMES.length]);
 });
 by("parameters").addEventListener("submit", (event) => event.preventDefault());
-by("parameters").addEventListener("reset", () => setTimeout(() => { fill({}); showPresets(); store(sessionStorage, "forearm.key", null); }));
-by("key").addEventListener("change", () => { store(sessionStorage, "forearm.key", key() || null); chooseModel(); });
-by("model").addEventListener("change", () => { store(localStorage, "forearm.model", by("model").value); showModel(); });
+by("parameters").addEventListener("reset", () => setTimeout(() => { fill({}); showPresets(); store("sessionStorage", "forearm.key", null); }));
+by("key").addEventListener("change", () => { store("sessionStorage", "forearm.key", key() || null); chooseModel(); });
+by("model").addEventListener("change", () => { store("localStorage", "forearm.model", by("model").value); showModel(); });
 
 addEventListener("pagehide", () => { if (open) keep(); });
 addEventListener("storage", ({ key: name }) => { // another tab has kept something
@@ -335,8 +335,8 @@ addEventListener("storage", ({ key: name }) => { // another tab has kept somethi
 });
 
 restore();
-by("key").value = stored(sessionStorage, "forearm.key") ?? "";
-setTheme(stored(localStorage, "forearm.theme") ?? "system");
+by("key").value = stored("sessionStorage", "forearm.key") ?? "";
+setTheme(stored("localStorage", "forearm.theme") ?? "system");
 chats.show();
 show("figures", matchMedia("(min-width: 80rem)").matches);
 chooseModel();

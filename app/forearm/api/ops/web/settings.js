@@ -8,12 +8,13 @@ const fields = [...document.querySelectorAll("[data-field]")];
 const kept = [...fields, by("system"), by("stop"), by("tools"), by("more")];
 const nameOf = (field) => field.dataset.field ?? field.id;
 
+// Keep a text, or forget it. `area` is a name: where storage is forbidden, already window.localStorage throws.
 export function store(area, name, value) {
-  try { value === null ? area.removeItem(name) : area.setItem(name, value); } catch { /* private mode: not kept */ }
+  try { value === null ? window[area].removeItem(name) : window[area].setItem(name, value); } catch { /* full or forbidden: not kept */ }
 }
 
 export function stored(area, name) {
-  try { return area.getItem(name); } catch { return null; }
+  try { return window[area].getItem(name); } catch { return null; }
 }
 
 // What stands in the fields: texts by name.
@@ -24,14 +25,14 @@ export function values() {
 export function fill(found) {
   for (const field of kept) {
     field.value = found[nameOf(field)] ?? "";
-    store(localStorage, `forearm.${nameOf(field)}`, field.value || null);
+    store("localStorage", `forearm.${nameOf(field)}`, field.value || null);
   }
 }
 
 export function restore() {
   for (const field of kept) {
-    field.value = stored(localStorage, `forearm.${nameOf(field)}`) ?? "";
-    field.addEventListener("change", () => store(localStorage, `forearm.${nameOf(field)}`, field.value || null));
+    field.value = stored("localStorage", `forearm.${nameOf(field)}`) ?? "";
+    field.addEventListener("change", () => store("localStorage", `forearm.${nameOf(field)}`, field.value || null));
   }
 }
 
@@ -98,12 +99,12 @@ export function readPresets(found) {
 }
 
 export function presets() {
-  try { return readPresets(JSON.parse(stored(localStorage, PRESETS) ?? "[]")); } catch { return []; }
+  try { return readPresets(JSON.parse(stored("localStorage", PRESETS) ?? "[]")); } catch { return []; }
 }
 
 // Keep presets; one replaces an older one of its name.
 export function keepPresets(more, without = "") {
   const names = new Set([...more.map(({ name }) => name), without]);
   const all = [...presets().filter(({ name }) => !names.has(name)), ...more].sort((a, b) => a.name.localeCompare(b.name));
-  store(localStorage, PRESETS, JSON.stringify(all));
+  store("localStorage", PRESETS, JSON.stringify(all));
 }
