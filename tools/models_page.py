@@ -9,6 +9,7 @@ import inspect
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from forearm.model.checkpoint.short_names import SHORT_NAMES
 from forearm.model.families.encoders import ENCODERS
@@ -18,6 +19,8 @@ from forearm.model.gguf.gguf_architectures import ARCHITECTURES
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "models.md"
 TRANSFORMERS_TYPES = ROOT / "tests" / "model" / "transformers_types.json"  # written by transformers_types.py beside it
+
+SIZES = ROOT / "tools" / "model_sizes.json"  # written by model_sizes.py
 
 HEAD = """# Models
 
@@ -34,6 +37,20 @@ whether files of that architecture are read. Where layers keep a state beside ke
 from cached blocks that have a copy of it (`--state-cache-slots`). `--speculative-config` works for them, too; a draft
 model may not keep states. Latent attention (`deepseek_v2`, `deepseek_v3`, `glm4_moe_lite`, `minicpm3`, `kimi_linear`)
 attends to latents in prompts as in decoding: a token is the same in a chunk and alone.
+"""
+MEMORY = """
+## Memory, machines, formats of calls
+
+Of the models of a family one or more, by their published config.json; yours: `forearm plan MODEL`. GiB: the weights in
+memory, in bfloat16 and with `--quantization`. Machine: the smallest Graviton4 of 4 GiB a vCPU (m8g) on which
+`forearm plan` finds room for them and one context of 8,192 tokens or the model's own length; –: none has. Tools,
+reasoning: names of `--tool-call-parser`, which is found by itself, and of `--reasoning-parser`, for the models of the
+type that call tools or reason ([formats](tools-and-reasoning.md)); –: no format of its own. Speed was measured with the
+shapes of the models in bold and random weights ([performance](performance.md)), quality with the weights of
+SmolLM2-135M-Instruct ([quality](performance.md#quality)).
+
+| Model | Type | Parameters | bfloat16, GiB | int8 | int4 | Machine: bfloat16 | int8 | int4 | Tools | Reasoning |
+|---|---|---|---|---|---|---|---|---|---|---|
 """
 NAMES = """
 ## Short names
@@ -58,11 +75,37 @@ the reason that stands here.
 """
 
 
+# By type: names of --tool-call-parser and --reasoning-parser.
+PARSERS = {
+    "llama": ("llama3_json", ""), "llama4": ("llama4_pythonic", ""), "llama4_text": ("llama4_pythonic", ""),
+    "mistral": ("mistral", ""), "mistral3": ("mistral", ""), "mixtral": ("mistral", ""),
+    "ministral3": ("mistral", "mistral"),
+    "qwen2": ("hermes", ""), "qwen3": ("hermes", "qwen3"), "qwen3_moe": ("hermes", "qwen3"),
+    "qwen2_vl": ("hermes", ""), "qwen2_5_vl": ("hermes", ""), "qwen3_vl": ("hermes", ""),
+    "qwen3_vl_moe": ("hermes", ""),
+    "qwen3_next": ("hermes", ""), "qwen3_5": ("qwen3_coder", "qwen3"), "qwen3_5_text": ("qwen3_coder", "qwen3"),
+    "qwen3_5_moe": ("qwen3_coder", "qwen3"), "qwen3_5_moe_text": ("qwen3_coder", "qwen3"),
+    "phi3": ("phi4_mini_json", ""), "gemma4": ("gemma4", "gemma4"), "gemma4_text": ("gemma4", "gemma4"),
+    "smollm3": ("hermes", "qwen3"), "granite": ("granite", "granite"), "granitemoehybrid": ("granite4", ""),
+    "ernie4_5_moe": ("ernie45", "ernie45"), "glm4_moe": ("glm45", "glm45"), "glm4_moe_lite": ("glm47", "glm45"),
+    "gpt_oss": ("openai", "openai_gptoss"), "seed_oss": ("seed_oss", "seed_oss"), "olmo3": ("olmo3", "olmo3"),
+    "lfm2": ("lfm2", ""), "lfm2_moe": ("lfm2", ""), "exaone4": ("hermes", "qwen3"), "minicpm3": ("minicpm", ""),
+    "deepseek_v3": ("deepseek_v3", "deepseek_r1"), "kimi_linear": ("kimi_k2", ""),
+}  # fmt: skip
+# Published models of bench/shapes.py.
+MEASURED = {
+    "TinyLlama-1.1B-Chat-v1.0", "Qwen2.5-0.5B-Instruct", "DeepSeek-R1-Distill-Qwen-1.5B", "Llama-2-7b-chat-hf",
+    "Qwen3-30B-A3B", "LFM2-1.2B",
+}  # fmt: skip
+
+
 def page() -> str:
     """Return the whole page."""
     rows = [
         HEAD,
         *_table(FAMILIES, {name for one in ARCHITECTURES.values() for name in one.families}),
+        MEMORY.rstrip(),
+        *_memory(json.loads(SIZES.read_text())),
         "\n## Embedding, scoring and classifying ([how](embeddings.md))\n",
         *_table(ENCODERS, None),
     ]
@@ -81,12 +124,27 @@ def page() -> str:
     return "\n".join(rows) + "\n"
 
 
+def _memory(sizes: dict[str, dict[str, Any]]) -> Iterable[str]:
+    """Yield a row for each model of tools/model_sizes.json."""
+    for name, found in sizes.items():
+        parameters, shown = found["parameters"], f"**{name}**" if name in MEASURED else name
+        count = f"{parameters / 1e9:.1f} B" if parameters >= 1e9 else f"{parameters / 1e6:.0f} M"
+        memory = (
+            f"{size / 2**30:.3g}" if size < 100 * 2**30 else f"{size / 2**30:.0f}" for size in found["bytes"].values()
+        )
+        cells = (*memory, *found["machine"].values(), *PARSERS.get(found["type"], ("", "")))
+        yield f"| {shown} | `{found['type']}` | {count} | {' | '.join(cell or '–' for cell in cells)} |"
+
+
 def _table(families: dict[str, Family], gguf: set[str] | None) -> Iterable[str]:
     """Yield the rows of a table; gguf: the families of .gguf files, which get a column."""
     yield "| Type | |" + ("" if gguf is None else " GGUF |")
     yield "|---|---|" + ("" if gguf is None else "---|")
+    first_of: dict[Family, str] = {}
     for name, family in families.items():
         first, _, _ = (inspect.getdoc(family) or "").partition("\n")
+        if first_of.setdefault(family, name) != name:
+            first = f"As `{first_of[family]}`."
         yield f"| `{name}` | {first} |" + ("" if gguf is None else f" {'yes' if name in gguf else ''} |")
 
 

@@ -19,7 +19,7 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.formats import described, plan_formats, spec_bytes
 from forearm.model.checkpoint.names import parts, stored_module
 from forearm.model.checkpoint.shards import StoredTensor, read_tensors
-from forearm.model.checkpoint.tensor_part import TensorPart
+from forearm.model.checkpoint.tensor_part import TensorPart, stored_shape
 from forearm.model.checkpoint.unread_tensors import HEADS, check_unread, some
 from forearm.model.families.config import ModelConfig
 from forearm.model.families.families import read_config
@@ -212,7 +212,7 @@ def _match(
             by_name[part.stored].append(part)
     except ConfigError as problem:
         raise ConfigError(f"{folder}: {problem}; see model_type in config.json") from None
-    shapes = {name: (_rows(sharing), *sharing[0].stored_shape[1:]) for name, sharing in by_name.items()}
+    shapes = {name: stored_shape(sharing) for name, sharing in by_name.items()}
     coded = dict.fromkeys(shapes, None) | {
         name: find(name.removesuffix(".weight"), (shape[0], shape[1]))
         for name, shape in shapes.items()
@@ -232,12 +232,6 @@ def _match(
     }
     used = {t.name for matrix in coded.values() if matrix is not None for t in matrix.tensors} | set(by_name)
     return [(part, matched[name]) for name, sharing in by_name.items() for part in sharing], used
-
-
-def _rows(sharing: list[TensorPart]) -> int:
-    """Number of rows that a tensor must have so that these parts fit it."""
-    known = [part.of_rows for part in sharing if part.of_rows is not None]
-    return known[0] if known else sum(part.stored_shape[0] for part in sharing)
 
 
 def _fitting(tensor: StoredTensor, expected: tuple[int, ...], transposed: bool) -> StoredTensor:

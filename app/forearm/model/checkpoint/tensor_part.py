@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,3 +52,10 @@ class TensorPart:
         """Return the values of a vector, float32 [rows]."""
         values = widened(mapping.values(tensor, self.rows(0, self.shape[0])), tensor.float_dtype)
         return np.log(-values) if self.negative_exp else values
+
+
+def stored_shape(sharing: Sequence[TensorPart]) -> tuple[int, ...]:
+    """Return the shape that a tensor must have so that these parts fill it; its own if floats are not transposed."""
+    known = [part.of_rows for part in sharing if part.of_rows is not None]
+    rows = known[0] if known else sum(part.stored_shape[0] for part in sharing)
+    return rows, *sharing[0].stored_shape[1:]
