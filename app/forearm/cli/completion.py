@@ -12,6 +12,7 @@ import pkgutil
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from forearm.config.flags import CommandParser
 from forearm.errors import ConfigError, ForearmError
 
 Commands = Mapping[str, Callable[[Sequence[str]], int] | str]  # as main.py has them
@@ -43,9 +44,13 @@ def completion(argv: Sequence[str], commands: Commands) -> int:
     if argv[:1] == ["words"]:
         print("".join(f"{word}\n" for word in candidates(argv[1:], commands)), end="")
         return 0
-    if len(argv) != 1 or argv[0] not in _SCRIPTS:
-        raise ConfigError(f"completion {' '.join(argv)}: name a shell, one of {', '.join(_SCRIPTS)}")
-    print(_SCRIPTS[argv[0]], end="")
+    what = "Print a script that completes commands, flags and models; in bash: source <(forearm completion bash)."
+    parser = CommandParser("forearm completion SHELL", what)
+    parser.add_argument("shell", metavar="SHELL", nargs="?", help=", ".join(_SCRIPTS))
+    shell = parser.parse_args(argv).shell
+    if shell not in _SCRIPTS:
+        raise ConfigError(f"{shell or 'no shell'}: name one of {', '.join(_SCRIPTS)}")
+    print(_SCRIPTS[shell], end="")
     return 0
 
 
