@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from forearm.config.environment import environment
+from forearm.timeouts import within
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ class Child:
         if self.process.returncode is None:
             self.process.terminate()
         try:
-            await asyncio.wait_for(self.process.wait(), timeout_s)
+            await within(self.process.wait(), timeout_s)
         except asyncio.TimeoutError:
             log.warning("%s has not ended after %g s; killing it", self.name, timeout_s)
             self.kill()

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from forearm.errors import ConfigError, ForearmError
+from forearm.timeouts import within
 
 CONNECT_TIMEOUT_S = 30.0
 TIMEOUT_S = 6 * 3600.0  # of one exchange, as in vLLM
@@ -202,11 +203,11 @@ class Http:
             made = loop.create_unix_connection(HttpConnection, self._unix)
         else:
             made = loop.create_connection(HttpConnection, self._host, self._port, ssl=self._ssl)
-        _, connection = await asyncio.wait_for(made, CONNECT_TIMEOUT_S)
+        _, connection = await within(made, CONNECT_TIMEOUT_S)
         return await self._on(connection, request, take)
 
     async def _on(self, connection: HttpConnection, request: bytes, take: Take) -> Reply:
-        reply = await asyncio.wait_for(connection.exchange(request, take), TIMEOUT_S)
+        reply = await within(connection.exchange(request, take), TIMEOUT_S)
         if connection.open:
             self._idle.append(connection)
         else:

@@ -23,6 +23,7 @@ import msgspec
 from forearm import wire
 from forearm.engine.inbox import Disconnected, Drain, Inbox, Outward, Profiling, Received, Stop
 from forearm.engine.loop import EngineLoop
+from forearm.timeouts import within
 
 # The most unread bytes before a worker is disconnected: minutes of tokens for hundreds of streams.
 MAX_UNREAD_BYTES = 64 << 20
@@ -84,7 +85,7 @@ class EngineServer:
                 writer.close()
             with contextlib.suppress(asyncio.TimeoutError):  # workers have a moment to read the last messages
                 closed = asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
-                await asyncio.wait_for(closed, _FLUSH_TIMEOUT_S)
+                await within(closed, _FLUSH_TIMEOUT_S)
 
     def drain(self, timeout_s: float) -> None:
         """Finish open requests within `timeout_s`; on the second call, end at once."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forearm.descriptors import SHORT
+from forearm.timeouts import within
 
 if TYPE_CHECKING:
     from forearm import wire
@@ -32,7 +33,7 @@ async def engine_hangs(socket: str, answer_s: float, step_s: float) -> str:
     while silent < LOOKS and slow < LOOKS:
         next_look = time.monotonic() + answer_s / LOOKS
         try:
-            state = await asyncio.wait_for(_state(socket), answer_s / LOOKS)
+            state = await within(_state(socket), answer_s / LOOKS)
         except (OSError, EOFError, ValueError, msgspec.MsgspecError, asyncio.TimeoutError) as error:
             if getattr(error, "errno", None) not in SHORT:  # else serve itself had nothing to ask with
                 silent += 1

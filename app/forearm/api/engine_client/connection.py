@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from forearm import wire
 from forearm.errors import EngineUnavailable, ForearmError
+from forearm.timeouts import within
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +124,7 @@ class EngineConnection:
         self.send(question)
         try:
             # shield: a query that timed out keeps its place in line, so that the next one does not get its late answer
-            return await asyncio.wait_for(asyncio.shield(answer), timeout_s)
+            return await within(asyncio.shield(answer), timeout_s)
         except asyncio.TimeoutError:
             raise EngineUnavailable(f"the engine has not answered for {timeout_s:g} s") from None
 

@@ -14,6 +14,7 @@ from forearm.api.http.caller import Observer
 from forearm.api.http.errors import error_of
 from forearm.errors import EngineFailed, EngineUnavailable, ForearmError, InvalidRequest
 from forearm.routing import TOKEN_PIECE_BYTES, PrefixRouter, chain
+from forearm.timeouts import within
 
 Opened = TypeVar("Opened", bound=OpenRequest)
 _FIRST_STATE_S = 5.0
@@ -218,7 +219,7 @@ class EngineClient:
             try:
                 connection.open.update((message.request_id, opened) for message in messages)
                 connection.write(frames)
-                await asyncio.wait_for(opened.accepted(), self._accept_s)
+                await within(opened.accepted(), self._accept_s)
             except BaseException as error:
                 opened.close()
                 if isinstance(error, asyncio.TimeoutError):

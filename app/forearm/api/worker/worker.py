@@ -20,6 +20,7 @@ from uvicorn_worker import UvicornWorker  # type: ignore[import-untyped]
 from forearm.api.engine_client.engine_client import EngineClient
 from forearm.api.http.protocol import Protocol
 from forearm.errors import EngineUnavailable
+from forearm.timeouts import within
 
 _CHECK_S = 10.0  # between checks of the files of --enable-ssl-refresh: certificates are renewed days before they expire
 
@@ -61,7 +62,7 @@ class DrainingServer(Server):
     async def _wait_tasks_to_complete(self) -> None:
         drain_s = self._drain_s if os.getppid() == self._master else 0
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(super()._wait_tasks_to_complete(), drain_s)
+            await within(super()._wait_tasks_to_complete(), drain_s)
             return
         tasks = set(self.server_state.tasks)
         if tasks:
