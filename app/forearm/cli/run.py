@@ -69,7 +69,11 @@ def server_of(line: CommandLine) -> Iterator[RunningServer]:
     if found:
         if line.texts.keys() - {"model", "api_key"}:
             print(f"{found[0].url} serves {found[0].name} already; flags of serve change nothing", file=sys.stderr)
-        if wait_for(found[0]):
+        # It may just have been started by something else, and end before it takes requests.
+        with Client(found[0].url, found[0].name, None, trusting=True) as client:
+            while not (ready := client.ready()) and found[0] in running_servers():
+                time.sleep(_FRAME_S)
+        if ready:
             yield found[0]
             return
         place = Path(found[0].folder)
@@ -83,16 +87,6 @@ def server_of(line: CommandLine) -> Iterator[RunningServer]:
             if not kept:
                 process.terminate()
                 process.wait()
-
-
-def wait_for(server: RunningServer) -> bool:
-    """Wait until a server that something else has started takes requests. Returns: false if it ends instead."""
-    with Client(server.url, server.name, None, trusting=True) as client:
-        while not client.ready():
-            if server not in running_servers():
-                return False
-            time.sleep(_FRAME_S)
-    return True
 
 
 def start(line: CommandLine, place: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
