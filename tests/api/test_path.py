@@ -32,6 +32,7 @@ BESIDE = {
     "text/templates/rendering.py": "Jinja's environment, for chat_template.py",
     "text/tokenizer/bad_words.py": "forbidden words, of which there are none",
     "text/tokenizer/detokenizer.py": "token ids to text, for outputs.py",
+    "timeouts.py": "the limit of the wait for the engine",
     "text/tool_parsers/": "reasoning and calls in the text, for outputs.py",
 }
 

@@ -11,7 +11,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$root"
 lab=$root/build/amx
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
-limit_s=300
+limit_s=500
 [ "$(uname -m)" = x86_64 ] || { echo "NOT RUN: an x86-64 machine builds and runs it"; exit 69; }
 [ $# -gt 0 ] || set -- --few avx512_amx
 tools/system_packages.sh python3
