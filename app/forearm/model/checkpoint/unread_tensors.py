@@ -47,6 +47,8 @@ _CARRIED = (
     "multi_modal_projector.",
     "mm_projector.",
     "model.connector.",
+    "model.merger.",  # MiniCPM-V's
+    "model.visual_embeddings_table.",
     "patch_merger.",
     "image_newline",
     "mtp.",
