@@ -23,6 +23,7 @@ from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.families.config import ModelConfig
 from forearm.model.families.families import read_config
 from forearm.model.families.matrices import matrices
+from forearm.plan.shapes import tensor_shapes
 
 POOL = 1 << 22  # normal numbers that all matrices are cut from
 Number = TypeVar("Number", bound=np.generic)
@@ -210,10 +211,7 @@ def write_tokenizer(size: int, folder: Path) -> None:
 
 def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...], float, float]]:
     """Yield name, shape, mean and deviation of every tensor; one may hold several parts of the executor."""
-    rows: dict[str, tuple[int, ...]] = {}
-    for part in shape.parts():
-        rows[part.stored] = (part.row + part.shape[0], *part.shape[1:])
-    for name, size in rows.items():
+    for name, size in tensor_shapes(shape.model).items():
         if len(size) == 2:
             yield name, size, 0.0, size[1] ** -0.5
         else:

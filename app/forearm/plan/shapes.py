@@ -8,9 +8,10 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from forearm.model.checkpoint.names import PREFIXES, parts
+from forearm.model.checkpoint.names import parts
 from forearm.model.checkpoint.tensor_part import TensorPart, stored_shape
 from forearm.model.checkpoint.vector_names import VECTORS
+from forearm.model.families.config import ModelConfig
 from forearm.model.families.families import read_config
 
 _LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-5}
@@ -51,20 +52,27 @@ SHAPES: dict[str, dict[str, Any]] = {
 SMALL_SHAPE = _LLAMA | _sizes(2048, 5632, 2, 16, 4, 1024, 2048)
 
 
+def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every tensor of a checkpoint of floats, by its name as the model's authors have it."""
+    by_name: dict[str, list[TensorPart]] = defaultdict(list)
+    for part in parts(config, [f"model.{(VECTORS | config.names)['embed']}.weight"]):
+        by_name[part.stored].append(part)
+    found = {}
+    for name, sharing in by_name.items():
+        found[name] = stored_shape(sharing)
+        if sharing[0].transposed:
+            rows, k = found[name]
+            experts = sharing[-1].at // sharing[-1].shape[0] + 1  # their matrices follow each other
+            found[name] = (experts, k, rows // experts) if ".experts." in name else (k, rows)
+    return found
+
+
 def write_shape(config: dict[str, Any], folder: Path) -> Path:
     """Write a model folder of that config in bfloat16; its weights are a sparse file, which takes no disk space."""
     (folder / "config.json").write_text(json.dumps(config))
-    read = read_config(folder)
-    by_name: dict[str, list[TensorPart]] = defaultdict(list)
-    for part in parts(read, [f"{prefix}{(VECTORS | read.names)['embed']}.weight" for prefix in PREFIXES]):
-        by_name[part.stored].append(part)
     header: dict[str, Any] = {}
     end = 0
-    for name, sharing in by_name.items():
-        shape = stored_shape(sharing)
-        if sharing[0].transposed:
-            experts = sharing[-1].at // sharing[-1].shape[0] + 1  # their matrices follow each other
-            shape = (experts, shape[1], shape[0] // experts) if ".experts." in name else shape[::-1]
+    for name, shape in tensor_shapes(read_config(folder)).items():
         begin, end = end, end + 2 * math.prod(shape)
         header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header).encode()

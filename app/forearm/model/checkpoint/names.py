@@ -17,7 +17,7 @@ from forearm.model.families.latent import KIMI_COMPUTED
 from forearm.model.families.matrices import MatrixPart, MatrixSpec, matrices
 
 # Prefixes of a model's tensors: a causal model, multimodal ones (transformers 5, then 4), encoders, a bare model.
-PREFIXES = (
+_PREFIXES = (
     "model.", "backbone.", "model.language_model.", "language_model.model.", "model.text_model.", "bert.", "roberta.",
     "distilbert.", "nomic_bert.", "gte.", "mpnet.", "new.", "deberta.", "gpt_neox.", "transformer.", "",
 )  # fmt: skip
@@ -179,10 +179,10 @@ def stored_module(config: ModelConfig, stored: Collection[str], key: str) -> str
 
 def _prefix(config: ModelConfig, stored: Collection[str]) -> str:
     embed = (VECTORS | config.names)["embed"]
-    for prefix in PREFIXES:
+    for prefix in _PREFIXES:
         if f"{prefix}{embed}.weight" in stored:
             return prefix
-    tried = ", ".join(f"{prefix}{embed}.weight" for prefix in PREFIXES)
+    tried = ", ".join(f"{prefix}{embed}.weight" for prefix in _PREFIXES)
     raise ConfigError(f"the checkpoint has no embedding: none of {tried}")
 
 

@@ -68,7 +68,10 @@ class RotatedWeights:
             yield 0, whole
             return
         step = -(-PIECE_VALUES // (k * head_dim)) * head_dim
-        norm = self._norm(rotation.norm_before(part.name, role))
+        norm = None
+        if before := rotation.norm_before(part.name, role):  # its weights are folded into the matrix
+            vector, stored = self._vectors[before]
+            norm = vector.vector(self._files.mapping(stored.path), stored) + np.float32(self._config.norm_plus_one)
         starts = range(0, rows, step)
         for first in range(0, len(starts), AT_ONCE):
             some = starts[first : first + AT_ONCE]
@@ -96,10 +99,3 @@ class RotatedWeights:
         self, part: TensorPart, tensor: StoredTensor, begin: int, end: int
     ) -> Float32Array | npt.NDArray[np.uint16]:
         return self._files.mapping(tensor.path).rows(tensor, part.rows(begin, end))
-
-    def _norm(self, name: str) -> Float32Array | None:
-        """Return the weights of a norm that are folded into the matrices behind it; None for no name."""
-        if not name:
-            return None
-        part, tensor = self._vectors[name]
-        return part.vector(self._files.mapping(tensor.path), tensor) + np.float32(self._config.norm_plus_one)
