@@ -13,8 +13,8 @@ async def within(work: Awaitable[Result], limit_s: float) -> Result:
     """Return the result of `work`; cancel it after `limit_s`.
 
     As asyncio.wait_for, but a cancellation that comes while the work ends is never lost. Before Python 3.12 wait_for
-    returns the work's result then (CPython issue 86296), so that whoever was cancelled goes on: the watchdog of an
-    engine that had ended, or a request whose client had left.
+    returns the work's result then (CPython issue 86296), so that a cancelled task goes on: the watchdog of an engine
+    that has ended, or a request whose client has left.
 
     Raises: asyncio.TimeoutError, and what the work raises.
     """
@@ -26,4 +26,4 @@ async def within(work: Awaitable[Result], limit_s: float) -> Result:
         return task.result()
     finally:
         if not task.cancel() and not task.cancelled():
-            task.exception()  # seen, where this was cancelled as the work failed
+            task.exception()  # asyncio logs an error that is never retrieved

@@ -52,7 +52,7 @@ async def test_a_cancellation_is_not_lost_as_the_work_ends(fails: bool) -> None:
         await waiting
 
 
-async def test_the_work_is_cancelled_with_whoever_waits() -> None:
+async def test_the_work_is_cancelled_with_the_task_that_waits() -> None:
     work: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     waiting = asyncio.ensure_future(within(work, 60))
     await asyncio.sleep(0)
