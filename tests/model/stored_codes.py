@@ -53,11 +53,13 @@ def rounded(w: Array, group: int, low: int, high: int, asymmetric: bool = False)
     return codes.astype(np.int64), scales, zeros.astype(np.int64)
 
 
-def rounded_in_order(w: Array, group: int, bits: int, sym: bool, act_order: bool) -> tuple[Array, Array, Array, Array]:
+def rounded_in_order(
+    w: Array, group: int, bits: int, sym: bool, act_order: bool, seed: int = 0
+) -> tuple[Array, Array, Array, Array]:
     """Signed codes, scales, zeros and each column's group; act_order: groups are of columns in another order."""
     k, middle = w.shape[1], 1 << bits - 1
     size = group if group > 0 else k
-    order = np.random.default_rng(k).permutation(k) if act_order else np.arange(k)
+    order = np.random.default_rng(k + seed).permutation(k) if act_order else np.arange(k)
     codes, scales, zeros = rounded(w[:, order], size, -middle, middle - 1, not sym)
     g_idx, plain = np.zeros(k, np.int32), np.zeros_like(codes)
     g_idx[order] = np.arange(k) // size
@@ -84,13 +86,13 @@ def unpack_first(words: torch.Tensor, bits: int, count: int) -> Array:
 # --- GPTQ and AWQ ---
 
 
-def gptq(bits: int, group: int, *, sym: bool, version: int = 1, act_order: bool = False) -> Format:
-    """AutoGPTQ's (1) and GPTQModel's (2) layout."""
+def gptq(bits: int, group: int, *, sym: bool, version: int = 1, act_order: bool = False, seed: int = 0) -> Format:
+    """AutoGPTQ's (1) and GPTQModel's (2) layout. seed: of the order of columns."""
     middle = 1 << bits - 1
     name = f"gptq-{bits}bit-g{group}{'-sym' if sym else ''}-v{version}{'-actorder' if act_order else ''}"
 
     def encode(w: Array) -> Stored:
-        plain, scales, zeros, g_idx = rounded_in_order(w, group, bits, sym, act_order)
+        plain, scales, zeros, g_idx = rounded_in_order(w, group, bits, sym, act_order, seed)
         return {
             "qweight": pack_first(plain.T + middle, bits),
             "qzeros": pack_first(zeros + middle - (version == 1), bits).T.contiguous(),

@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -83,8 +84,11 @@ LATENT = family(
 SERVED += [Served(LATENT, BY_NAME[name]) for name in (GPTQ, W8A8, W4A16, "fp8-block")]
 
 
-def quantize(plain: Path, format: Format, folder: Path) -> None:
-    """Write the checkpoint in `plain` quantized in folder/stored, and with the numbers it then has in folder/floats."""
+def quantize(plain: Path, format: Format, folder: Path, own: Callable[[str], Format] | None = None) -> None:
+    """Write the checkpoint in `plain` quantized in folder/stored, and with the numbers it then has in folder/floats.
+
+    own: the function that returns a module's own format; None: all have `format`.
+    """
     config = json.loads((plain / "config.json").read_text())
     stored, floats = {}, {}
     for name, tensor in load_file(plain / "model.safetensors").items():
@@ -92,10 +96,11 @@ def quantize(plain: Path, format: Format, folder: Path) -> None:
         if tensor.dim() != 2 or any(skip in name for skip in (*format.skip, "embed_positions")):
             stored[name] = floats[name] = tensor
             continue
-        encoded = format.encode(tensor.double().numpy())
+        of_module = own(module) if own else format
+        encoded = of_module.encode(tensor.double().numpy())
         stored |= {f"{module}.{end}": part for end, part in encoded.items()}
         shape = (tensor.shape[0], tensor.shape[1])
-        floats[name] = torch.from_numpy(format.decode(encoded, shape)).float().contiguous()
+        floats[name] = torch.from_numpy(of_module.decode(encoded, shape)).float().contiguous()
     for kind, tensors, more in (("stored", stored, {"quantization_config": format.settings}), ("floats", floats, {})):
         shutil.copytree(plain, folder / kind)
         save_file(tensors, folder / kind / "model.safetensors", {"format": "pt"})

@@ -115,7 +115,8 @@ def _format(
             "as one matrix, so this mixture is not supported"
         )
     if coded:
-        return common_format(coded)
+        rows = {part.name: part.rows for part in spec.parts}
+        return common_format(coded, [part.at // rows[part.name] for part, _ in members])
     at_load = None if quantized else asked.at_load
     if spec.role in ("embedding", "head") or spec.name == "embed_per_layer":
         rounded = asked.embeddings == "int8" or (asked.embeddings == "auto" and at_load is not None)

@@ -40,7 +40,7 @@ from forearm.model.checkpoint.weight_cache import (
 )
 from forearm.model.families.matrices import matrices
 from forearm.model.pooling.adapters import AdaptedTensor
-from forearm.model.quantization.codes import CodedMatrix, Codes, dequantized, expressed
+from forearm.model.quantization.codes import CodedMatrix, Codes, column_order, dequantized, expressed
 from forearm.model.quantization.quality import log_loss
 
 if TYPE_CHECKING:
@@ -195,11 +195,10 @@ class Loader:
             self._bar.update(stored_bytes(part, stored))
         elif isinstance(stored, CodedMatrix):
             assert isinstance(target, RoundingSample | _native.Executor), "a quantized checkpoint is not written again"
-            decoded = _decoded(part, stored, self._formats[part.matrix], self._files, self._decoders)
-            for row, rows in decoded:
-                target.load_codes(
-                    part.name, rows.codes, rows.scales, rows.zeros, rows.offsets, stored.order, part.at + row
-                )
+            format = self._formats[part.matrix]
+            order = column_order(stored) if format.ordered else None  # some experts' may be sorted, others' not
+            for row, rows in _decoded(part, stored, format, self._files, self._decoders):
+                target.load_codes(part.name, rows.codes, rows.scales, rows.zeros, rows.offsets, order, part.at + row)
             self._bar.update(stored_bytes(part, stored))
         elif self._rotated is not None:
             if len(part.shape) == 1:

@@ -124,17 +124,22 @@ def groups_of(format: WeightFormat, k: int) -> int:
     return -(-k // format.group) if format.group else 1
 
 
-def common_format(matrices: Sequence[CodedMatrix]) -> WeightFormat:
+def common_format(matrices: Sequence[CodedMatrix], experts: Sequence[int] = ()) -> WeightFormat:
     """Return a format that holds several matrices exactly, as one packed matrix: the most bits, the smallest groups.
 
+    experts: the expert that each matrix belongs to, as each may have an order of columns of its own; none: all to one.
     Raises: ConfigError naming the matrices if there is none.
     """
     formats = [matrix.format for matrix in matrices]
     first = formats[0]
     names = ", ".join(matrix.name for matrix in matrices)
-    for matrix in matrices:
-        if not np.array_equal(_order(matrix), _order(matrices[0])):
-            raise ConfigError(f"{names} are kept as one matrix, but their columns were sorted differently (g_idx)")
+    sharing: dict[int, CodedMatrix] = {}
+    for matrix, expert in zip(matrices, experts or [0] * len(matrices), strict=True):
+        other = sharing.setdefault(expert, matrix)
+        if not np.array_equal(column_order(matrix), column_order(other)):
+            raise ConfigError(
+                f"{other.name}, {matrix.name} are kept as one matrix, but their columns were sorted differently (g_idx)"
+            )
     dtypes = {format.dtype for format in formats}
     if len(dtypes) > 1 and not all(format.is_integer for format in formats):
         raise ConfigError(f"{names} are kept as one matrix, but are {' and '.join(sorted(dtypes))}: not supported")
@@ -146,6 +151,7 @@ def common_format(matrices: Sequence[CodedMatrix]) -> WeightFormat:
         scale_dtype=first.scale_dtype if len({format.scale_dtype for format in formats}) == 1 else "float32",
         zero="none" if not zeros else zeros.pop() if len(zeros) == 1 else "float32",
         wide=any(format.wide for format in formats),
+        ordered=any(format.ordered for format in formats),
     )
 
 
@@ -189,5 +195,6 @@ def dequantized(matrix: CodedMatrix, codes: Codes) -> Float32Array:
     return ordered
 
 
-def _order(matrix: CodedMatrix) -> Int32Array:
+def column_order(matrix: CodedMatrix) -> Int32Array:
+    """Return the order of columns, int32 [k], also where it is the stored one."""
     return np.arange(matrix.shape[1], dtype=np.int32) if matrix.order is None else matrix.order
