@@ -130,6 +130,26 @@ def _gemma4_angles(config: Config) -> dict[str, np.ndarray]:
     return {"rope_freqs.weight": np.array(factors, np.float32)}
 
 
+_APERTUS = {"attention_layernorm": "attn_norm", "feedforward_layernorm": "ffn_norm"}
+
+
+def _apertus(config: Config, name: str, values: np.ndarray) -> Tensors | None:
+    """Yield the constants of the activation, which become metadata."""
+    return iter([(f"xielu.{name.rpartition('.')[2]}", values)]) if ".act_fn." in name else None
+
+
+def _apertus_angles(config: Config) -> dict[str, np.ndarray]:
+    """Factors of Llama 3's stretched angles."""
+    rope, head_dim = config["rope_parameters"], config["hidden_size"] // config["num_attention_heads"]
+    if rope["rope_type"] != "llama3":
+        return {}
+    inv_freq = rope["rope_theta"] ** -(np.arange(0, head_dim, 2) / head_dim)
+    turns = rope["original_max_position_embeddings"] * inv_freq / (2 * np.pi)
+    low, high, factor = rope["low_freq_factor"], rope["high_freq_factor"], rope["factor"]
+    smooth = np.clip((turns - low) / (high - low), 0, 1)
+    return {"rope_freqs.weight": (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)}
+
+
 def _minicpm3(config: Config) -> Config:
     found = latent_keys(config)
     key = found["attention.key_length_mla"]
@@ -272,6 +292,10 @@ OTHERS: list[tuple[Case, Conversion]] = [
         for kind in ("", "-shared", "-per-layer", "-experts")
     ),
     (_case("gemma3n-text"), Conversion("gemma3n", _gemma3n, _GEMMA3N, _gemma3n_tensor)),
+    *(
+        (_case(f"apertus{kind}"), Conversion("apertus", names=_APERTUS, change=_apertus, extra=_apertus_angles))
+        for kind in ("", "-biases")
+    ),
     (_case("arcee-biases"), Conversion("arcee", permuted=True)),
     (_case("seed_oss-o-bias"), Conversion("seed_oss", names=AFTER)),
     (_case("olmo3"), Conversion("olmo2", window_keys, SANDWICH)),

@@ -77,13 +77,16 @@ def convert(folder: Path, conversion: Conversion) -> Path:
                 tensors[ours] = np.ascontiguousarray(converted, np.float32)
     for base, parts in stacked.items():
         tensors[base] = np.stack([parts[i] for i in range(len(parts))])
+    beside: dict[str, list[float]] = {}  # a value of each layer
+    for name in [name for name in tensors if ".xielu." in name]:
+        beside.setdefault(name.split(".", 2)[2], []).append(float(tensors.pop(name)[0]))
     keys = {
         f"{conversion.architecture}.{key}": value
         for key, value in (common_keys(config) | conversion.keys(config)).items()
         if value is not None
     }
     return write_gguf(
-        folder / "model.gguf", conversion.architecture, keys | VOCABULARY, tensors | conversion.extra(config)
+        folder / "model.gguf", conversion.architecture, keys | VOCABULARY | beside, tensors | conversion.extra(config)
     )
 
 

@@ -52,7 +52,7 @@ def test_layers_that_predict_further_tokens_are_left_out(tmp_path: Path) -> None
 # value heads in the file's order, one or three to a key head; vectors and matrices that are stored in another form
 _NATIVE = (
     "qwen3.5-text", "qwen3.5-tied", "qwen3-next", "granite-h", "falcon-h1", "deepseek-v3", "minicpm3",
-    "kimi-linear",    "gemma3n-text", "gemma4-per-layer", "gemma4-experts",
+    "kimi-linear", "gemma3n-text", "gemma4-per-layer", "gemma4-experts", "apertus", "apertus-biases",
 )  # fmt: skip
 
 

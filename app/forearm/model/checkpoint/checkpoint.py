@@ -130,11 +130,11 @@ def open_checkpoint(
     Raises: ConfigError naming the key, tensor or file, with the remedy.
     """
     wanted = None if dtype == "auto" else dtype_of(dtype, "--dtype", DTYPES)
-    asked: dict[str, Any] = {"max_model_len": max_model_len, "allow_longer": allow_longer, "rope": rope}
-    asked["weight_dtype"] = wanted
+    asked = dict[str, Any](weight_dtype=wanted, max_model_len=max_model_len, allow_longer=allow_longer, rope=rope)
     if is_gguf(folder):
         gguf = read_gguf(folder, merges=False)
-        config, tensors, nextn = gguf_config(gguf, **asked), gguf.tensors, predicted_layers(gguf)
+        config, nextn = gguf_config(gguf, **asked), predicted_layers(gguf)
+        tensors = gguf.tensors | {name: gguf.vectors[name] for name in gguf.vectors.keys() & config.names.values()}
         quantized = ("gguf", Keys({}, str(gguf.path))) if is_quantized(gguf) else None
     else:
         tensors = read_tensors(folder)

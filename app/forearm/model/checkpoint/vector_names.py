@@ -106,7 +106,9 @@ def _feed_forward(
         yield TensorPart(f"{layer}.correction", f"{at}.{names['correction']}", (own.count,))
     if isinstance(own, FeedForward) and own.activation == "xielu":
         for i, name in enumerate(("alpha_p", "alpha_n", "beta", "eps")):
-            yield TensorPart(f"{layer}.xielu", f"{at}.mlp.act_fn.{name}", (1,), at=i)
+            joint, row = names.get(f"xielu.{name}"), int(layer.partition(".")[2])  # a value for each layer
+            place = (joint, (1,), row, i, len(config.layers)) if joint else (f"{at}.mlp.act_fn.{name}", (1,), 0, i)
+            yield TensorPart(f"{layer}.xielu", *place)
     if config.layer_scalar:
         yield TensorPart(f"{layer}.scalar", f"{at}.{names['scalar']}", (1,))
     if config.per_layer:

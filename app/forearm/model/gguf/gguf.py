@@ -41,12 +41,13 @@ TYPES = {
 class Gguf:
     """One model: the metadata of its (first) file, and the tensors of all its files by name.
 
-    metadata: numbers, strings and booleans by key; arrays are lists.
+    metadata: numbers, strings and booleans by key; arrays are lists. vectors: the places of its arrays of float32.
     """
 
     path: Path
     metadata: dict[str, Any]
     tensors: dict[str, StoredTensor]
+    vectors: dict[str, StoredTensor]
 
 
 def is_gguf(path: Path) -> bool:
@@ -106,12 +107,17 @@ class _Header:
             raise ConfigError(f"{self._path} is a {shown} GGUF file; little-endian versions 2 and 3 are supported")
         tensors, keys = self._count(24), self._count(13)
         metadata: dict[str, Any] = {}
+        vectors: dict[str, StoredTensor] = {}
         for _ in range(keys):
             name = self._string()
-            value = self._value(self._number("I"), self._texts and (self._merges or name != "tokenizer.ggml.merges"))
+            kind, at = self._number("I"), self._at
+            value = self._value(kind, self._texts and (self._merges or name != "tokenizer.ggml.merges"))
             if name in metadata:
                 raise self._damaged(f"key {name} twice")
             metadata[name] = value
+            if kind == _ARRAY and NUMBERS.get(struct.unpack_from("<I", self._data, at)[0]) == "f":
+                begin = at + 12  # behind the values' type and their number
+                vectors[name] = StoredTensor(name, self._path, "F32", (len(value),), begin, self._at)
         entries = []
         for _ in range(tensors):
             name, dims = self._string(), self._number("I")
@@ -130,7 +136,7 @@ class _Header:
                 raise self._damaged(f"tensor {entry[0]} twice")
             found[entry[0]] = self._stored(start, *entry)
         self._check_places(list(found.values()), start, alignment)
-        return Gguf(self._path, metadata, found)
+        return Gguf(self._path, metadata, found, vectors)
 
     def _check_places(self, tensors: list[StoredTensor], start: int, alignment: int) -> None:
         """Refuse offsets that leave holes between tensors or do not follow the alignment, as llama.cpp does."""

@@ -39,6 +39,7 @@ NAMES = {
 _AFTER_ATTENTION = {"pre_mlp_norm": "post_attention_norm"}
 _ONE_NORM = {"pre_mlp_norm": "attn_norm"}
 _FUSED_GATE_UP = {"gate": "ffn_up", "up": "ffn_up"}
+_APERTUS = {f"xielu.{name}": f"xielu.{name}" for name in ("alpha_p", "alpha_n", "beta", "eps")}  # metadata's arrays
 _LFM2 = {"final_norm": "token_embd_norm"}
 _BY_LAYER = ("attention.head_count_kv", "feed_forward_length")
 _GATED_QUERY = ("q", "q_gate")
@@ -121,6 +122,11 @@ def _ernie4_5(metadata: GgufMetadata, values: Values) -> str | None:
     return None
 
 
+def _apertus(metadata: GgufMetadata, values: Values) -> str | None:
+    values.setdefault("rope_scaling", {"rope_type": "default"})  # stretched angles are a tensor of factors
+    return None
+
+
 def _seed_oss(metadata: GgufMetadata, values: Values) -> str | None:
     values["attention_out_bias"] = metadata.has("blk.0.attn_output.bias")
     return None
@@ -180,6 +186,7 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
     "granite": GgufArchitecture(("granite",), _granite, interleaved=True),
     "ernie4_5": GgufArchitecture(("ernie4_5",), _ernie4_5),
     "arcee": GgufArchitecture(("arcee",), interleaved=True),
+    "apertus": GgufArchitecture(("apertus",), _apertus, _APERTUS),
     "seed_oss": GgufArchitecture(("seed_oss",), _seed_oss, _AFTER_ATTENTION),
     "exaone4": GgufArchitecture(("exaone4",), _exaone4),
     "glm4": GgufArchitecture(("glm4",), names=_FUSED_GATE_UP),

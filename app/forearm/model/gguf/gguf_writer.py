@@ -124,7 +124,8 @@ class GgufWriter:
 
     def load_vector(self, name: str, values: Float32Array, row: int = 0) -> None:
         """Write a norm or bias, float32 [rows]."""
-        self._put(name, row, np.ascontiguousarray(values).view(np.uint8).reshape(-1, 4))
+        if name in self._parts:
+            self._put(name, row, np.ascontiguousarray(values).view(np.uint8).reshape(-1, 4))
 
     def load_matrix(
         self,
@@ -165,7 +166,7 @@ class GgufWriter:
 def _copied(checkpoint: Checkpoint) -> tuple[dict[str, Any], dict[str, Float32Array], list[TensorPart]]:
     """Return the metadata of a .gguf file, its tensors that no matrix or vector is made of, and the places of those."""
     gguf, files = read_gguf(checkpoint.folder), Files()
-    found = [part for part, _ in checkpoint.sources]
+    found = [part for part, _ in checkpoint.sources if part.stored in gguf.tensors]  # others are in the metadata
     used = {part.stored for part in found}
     copied = {name: files.floats(tensor) for name, tensor in gguf.tensors.items() if name not in used}
     return {key: value for key, value in gguf.metadata.items() if not key.startswith(_OLD_KEYS)}, copied, found
