@@ -39,6 +39,7 @@ SEEDS = range(6)
         "nemotron_h",
         "mamba2",
         "qwen3_next",
+        "qwen3_5_text",
         "kimi_linear",
     ],
 )

@@ -145,8 +145,8 @@ class EngineConfig(Common):
     )
     state_cache_slots: int | None = setting(
         None,
-        "copies of layers' states (LFM2, Mamba2), from which prompts with the same beginning go on; absent: as "
-        "many as an eighth of the KV cache's memory holds, at most 64 or 4 times --max-num-seqs",
+        "copies of layers' states (Qwen3.5, LFM2, Mamba2), from which prompts with the same beginning go on; absent: "
+        "as many as an eighth of the KV cache's memory holds, at most 64 or 4 times --max-num-seqs",
         flag="--state-cache-slots",
         parse=whole(0),
     )
