@@ -96,7 +96,7 @@ class Cost:
 
         attention_gflop: of prompts; a single token's attention is bound by reading its keys and values.
         """
-        read_s = self.work.read_bytes / (1e9 * READ * self.rates.read_gb_s)
+        read_s = self.work.read_bytes(tokens, logits) / (1e9 * READ * self.rates.read_gb_s)
         kept = sum(a.kv_bytes * min(context, a.window or context) for a in self.work.attention)
         kept_bytes = sequences * (kept + 2 * self.work.state_bytes)  # states are read and written
         multiply_s = sum(self._multiply_s(m, tokens) for m in self.work.body)

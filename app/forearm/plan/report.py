@@ -16,6 +16,7 @@ NOT_MEASURED = (
     "PREDICTED from public figures of the processor and the shares of memory bandwidth and multiply peak that this "
     "engine reached on x86-64; nothing here was measured on Graviton."
 )
+_STEPS = (1, 8, 32)  # tokens of a step whose bytes of weights are told of
 MEASURED_LIMITS = "PREDICTED from this machine's read bandwidth and multiply peaks, measured just now."
 
 
@@ -77,6 +78,7 @@ def _memory_json(found: Prediction) -> dict[str, Any]:
         "weights_bytes": checkpoint.packed_bytes,
         "weights_by_format": found.formats,
         "stored_bytes": checkpoint.stored_bytes,
+        "read_bytes_by_tokens": {str(tokens): round(found.cost.work.read_bytes(tokens, tokens)) for tokens in _STEPS},
         "scratch_bytes": fitting.scratch_bytes,
         "state_bytes": fitting.state_bytes,
         "draft_bytes": fitting.draft_bytes,
@@ -132,6 +134,8 @@ def _memory(found: Prediction) -> str:
     draft = f"{in_gib(fitting.draft_bytes)} of weights and scratch; its keys and values are in the KV cache's"
     kept = f", {fitting.kept_states} cached prefixes" if fitting.kept_states else ""
     states = f"{in_gib(fitting.state_bytes)} of {fitting.limits.running} running sequences{kept}"
+    work = found.cost.work
+    read = ", ".join(f"{tokens}: {in_gib(round(work.read_bytes(tokens, tokens)))}" for tokens in _STEPS)
     compiled = in_gib(fitting.grammar_bytes)
     grammars = f"{in_gib(fitting.vocabulary_bytes)} for the vocabulary, up to {compiled} for compiled ones"
     rows = (
@@ -139,6 +143,11 @@ def _memory(found: Prediction) -> str:
         (
             "weights",
             f"{in_gib(checkpoint.packed_bytes)}: {formats}; {in_gib(checkpoint.stored_bytes)} to download or read",
+        ),
+        *(
+            [("experts", f"weights that a step reads, by its tokens, if these choose evenly: {read}")]
+            if any(one.share < 1 for one in work.body)
+            else []
         ),
         ("scratch", in_gib(fitting.scratch_bytes)),
         *([("states", states)] if fitting.state_bytes else []),

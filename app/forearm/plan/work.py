@@ -16,11 +16,16 @@ from forearm.model.families.matrices import MatrixSpec, matrices
 
 @dataclass(frozen=True)
 class Matrices:
-    """The matrices of one format. weights: multiply-adds per token."""
+    """The matrices of one format. weights: multiply-adds per token. share: of the experts, that a token chooses."""
 
     format: WeightFormat
     weights: int
     size_bytes: int
+    share: float = 1.0
+
+    def read_bytes(self, rows: int) -> float:
+        """Return the bytes that a step of `rows` rows reads: of experts those of an even choice, which is the worst."""
+        return self.size_bytes * (1 - (1 - self.share) ** rows) if rows else 0.0
 
 
 @dataclass(frozen=True)
@@ -46,21 +51,21 @@ class StepWork:
     layers: int
     state_bytes: int = 0
 
-    @property
-    def read_bytes(self) -> int:
-        """Return the bytes of weights that a step with logits reads."""
-        return sum(matrices.size_bytes for matrices in (*self.body, *self.head))
+    def read_bytes(self, rows: int, logits: int) -> float:
+        """Return the bytes of weights that a step reads of `rows` rows, `logits` of which get logits."""
+        return sum(one.read_bytes(rows) for one in self.body) + sum(one.read_bytes(logits) for one in self.head)
 
 
 def work_of(checkpoint: Checkpoint) -> StepWork:
-    """Return the work of a step of this model as it is served; of experts, only the active ones count."""
-    body: dict[WeightFormat, list[MatrixSpec]] = defaultdict(list)
-    head: dict[WeightFormat, list[MatrixSpec]] = defaultdict(list)
+    """Return the work of a step of this model as it is served; a token is multiplied with its active experts."""
+    body: dict[tuple[WeightFormat, float], list[MatrixSpec]] = defaultdict(list)
+    head: dict[tuple[WeightFormat, float], list[MatrixSpec]] = defaultdict(list)
     config = checkpoint.config
     for spec in matrices(config):
         multiplied = config.tied_head and not config.pooled if spec.role == "embedding" else spec.role != "table"
         if multiplied:  # a token reads only one row of an embedding table
-            (head if spec.role in ("embedding", "head") else body)[checkpoint.formats[spec.name]].append(spec)
+            kind = checkpoint.formats[spec.name], spec.active / spec.experts
+            (head if spec.role in ("embedding", "head") else body)[kind].append(spec)
     states = state_slot_bytes(checkpoint)
     return StepWork(_matrices(body), _matrices(head), _attention(checkpoint), len(config.layers), states)
 
@@ -75,14 +80,15 @@ def by_format(checkpoint: Checkpoint) -> dict[str, int]:
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def _matrices(found: dict[WeightFormat, list[MatrixSpec]]) -> tuple[Matrices, ...]:
+def _matrices(found: dict[tuple[WeightFormat, float], list[MatrixSpec]]) -> tuple[Matrices, ...]:
     return tuple(
         Matrices(
             format,
             sum(spec.rows * spec.k * spec.active for spec in specs),
-            sum(spec_bytes(spec, format) * spec.active // spec.experts for spec in specs),
+            sum(spec_bytes(spec, format) for spec in specs),
+            share,
         )
-        for format, specs in found.items()
+        for (format, share), specs in found.items()
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.unit.model import stored
 from tests.unit.model.header_hub import header_hub
+from tests.unit.model.published import PUBLISHED
 
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.hub import DEMO_MODEL
@@ -71,6 +72,28 @@ def test_quantization_and_kv_dtype_change_the_arithmetic(capsys: pytest.CaptureF
     assert small["memory"]["weights_bytes"] < 0.4 * plain["memory"]["weights_bytes"]
     assert small["memory"]["contexts"] > plain["memory"]["contexts"]
     assert small["batches"][0]["tpot_s"] < 0.5 * plain["batches"][0]["tpot_s"]
+
+
+# Worked out by hand: bytes of keys and values a token, and weights that a step of one token is multiplied with.
+BY_HAND = {
+    "Qwen3-30B-A3B": (48 * 2 * 4 * 128 * 2, 3.04e9),
+    "DeepSeek-V2-Lite": (27 * (512 + 64) * 2, 2.45e9),
+    "Qwen3.5-35B-A3B, its text part alone": (10 * 2 * 2 * 256 * 2, 2.96e9),
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_experts_are_held_and_only_some_are_read(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = str(write_shape(PUBLISHED[name], tmp_path))
+    found = planned(capsys, folder, "--machine", "m8g.12xlarge", "--max-model-len", "8192")["memory"]
+
+    kv_bytes, active = BY_HAND[name]
+    assert found["kv_bytes_per_token"] == kv_bytes
+    one, eight, many = found["read_bytes_by_tokens"].values()
+    assert one == pytest.approx(2 * active, rel=0.02)
+    assert 2 * one < eight < 8 * one
+    assert eight < many < found["weights_bytes"]
+    assert found["weights_bytes"] == pytest.approx(found["stored_bytes"], rel=0.01)
 
 
 def test_what_does_not_fit_is_said_with_the_arithmetic_and_what_would(
