@@ -154,15 +154,14 @@ def ranges(measured: Measured) -> str:
 
 
 def instruction_table(measured: Measured) -> str:
-    """Return the shares of llama.cpp's instructions by CPU and format."""
-    rows = []
+    """Return the shares of llama.cpp's instructions by CPU, shape and format, each as it was counted last."""
+    shares: dict[tuple[str, str, str], dict[str, str]] = {}
     for results in measured.kinds["instructions"].values():
-        for run in results.runs:
-            peers = [one for one in run.figures if one.peer and one.ratio]
-            for name in dict.fromkeys(one.peer for one in peers):
-                shares = [f"{1 / one.ratio:.2f}" for one in peers if one.peer == name and one.ratio]
-                rows.append([results.machine, next(f"{p.format} / {name}" for p in peers if p.peer == name), *shares])
-    return table(["CPU", "Weights", "Prefill of 128", "Decode"], rows)
+        for one in (one for run in results.runs for one in run.figures if one.peer and one.ratio):
+            row = shares.setdefault((results.machine, one.shape, f"{one.format} / {one.peer}"), {})
+            row[one.row] = f"{1 / (one.ratio or 1):.2f}"
+    head = ["CPU", "Shape", "Weights", "Prefill of 128", "Decode"]
+    return table(head, [[*names, row["prefill"], row["decode"]] for names, row in shares.items()])
 
 
 def quality_table(measured: Measured) -> str:

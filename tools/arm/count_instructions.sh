@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Count instructions per token on Arm, beside llama.cpp: the Qwen2.5-0.5B shape under emulation, with a plugin of qemu.
+# Count instructions per token on Arm, beside llama.cpp: the shapes of Qwen2.5-0.5B and, with experts, of Qwen3-30B-A3B,
+# under emulation, with a plugin of qemu.
 #
 #   tools/arm/count_instructions.sh [FOLDER]   write FOLDER/graviton2-like.json and the like, as bench/results/instructions has them
 #
 # Both engines are built by the same compiler for the same CPU, run with one thread, and counted between the same marks: a
-# prompt of 128 tokens, then one more token. Models have 1 and 2 layers; their difference is one layer, of which the model
-# has 24. An instruction count is not a time: it does not show how many instructions a core executes per cycle.
+# prompt of 128 tokens, then one more token. Models have 1 and 2 layers; their difference is one layer, of which the models
+# have 24 and 48. An instruction count is not a time: it does not show how many instructions a core executes per cycle.
+# COUNT_SHAPES names other shapes. llama.cpp has no vector code for BF16 on Arm: of experts it is not counted.
 #
 # Runs on x86-64 Debian 12 or Ubuntu. From a clean checkout it takes about half an hour, mostly to compile llama.cpp.
 set -euo pipefail
@@ -16,6 +18,7 @@ out=$(realpath -m "${1:-build/arm/count/instructions}")
 own=tools/arm/count_instructions
 work=build/arm/count
 prompt=128
+read -ra shapes <<< "${COUNT_SHAPES:-qwen2.5-0.5b qwen3-30b-a3b}"
 mkdir -p "$work"
 [ -x .venv/bin/python ] || make native
 tools/system_packages.sh python3 test
@@ -71,12 +74,11 @@ cmake -S native -B "$work/native" "${cross[@]}" > "$work/native.log"
 ninja -C "$work/native" forearm_model > "$work/native.log"
 ours=("$work"/native/libforearm_{model,sampling,threads,kernels}.a)
 [ "$work/forearm_count" -nt "${ours[3]}" ] && [ "$work/forearm_count" -nt "${ours[0]}" ] ||
-  aarch64-linux-gnu-g++ -std=c++20 -O2 -static -w -Inative -I"$own" "$own/forearm.cpp" -o "$work/forearm_count" \
+  aarch64-linux-gnu-g++ -std=c++20 -O2 -static -w -Inative -Itests/native -I"$own" "$own/forearm.cpp" -o "$work/forearm_count" \
   -Wl,--start-group "${ours[@]}" -Wl,--end-group -pthread
 
 echo "--- writing models"
-[ -d "$work/gguf" ] || { python -m venv "$work/gguf" && "$work/gguf/bin/pip" -q install gguf==0.19.0; }
-"$work/gguf/bin/python" "$own/gguf_models.py" "$work"
+PYTHONPATH=app python "$own/gguf_models.py" "$work" "${shapes[@]}"
 
 # count NAME CPU PROGRAM...: write the counters at each mark, in the background, unless newer ones than the program exist
 count() {
@@ -96,12 +98,17 @@ while read -r name compiled emulated; do
   [ "$theirs" -nt "${libraries[2]}" ] || aarch64-linux-gnu-g++ -O2 -static -w -mcpu="$compiled" \
     -I"$source/include" -I"$source/ggml/include" -I"$own" "$own/llama.cpp" -o "$theirs" \
     -Wl,--start-group "${libraries[@]}" -Wl,--end-group -pthread 2> "$work/link.log"
-  for layers in 1 2; do
-    count "$name-llama-BF16-$layers" "$emulated" "$theirs" "$work/BF16-$layers.gguf" "$prompt"
-    count "$name-forearm-bfloat16-$layers" "$emulated" "$work/forearm_count" bfloat16 "$layers" "$prompt"
-    count "$name-llama-Q4_0-$layers" "$emulated" "$theirs" "$work/Q4_0-$layers.gguf" "$prompt"
-    count "$name-forearm-int4-$layers" "$emulated" "$work/forearm_count" int4 "$layers" "$prompt"
+  for shape in "${shapes[@]}"; do
+    for layers in 1 2; do
+      for pair in "Q4_0 int4" "BF16 bfloat16"; do
+        read -r llama_format format <<< "$pair"
+        file=$work/$shape-$llama_format-$layers.gguf
+        [ -e "$file" ] || continue
+        count "$name-$shape-llama-$llama_format-$layers" "$emulated" "$theirs" "$file" "$prompt"
+        count "$name-$shape-forearm-$format-$layers" "$emulated" "$work/forearm_count" "$shape" "$format" "$layers" "$prompt"
+      done
+    done
   done
 done <<< "$cpus"
 wait
-python "$own/report.py" "$work" "$prompt" "$out"
+PYTHONPATH=app python "$own/report.py" "$work" "$prompt" "$out" "${shapes[@]}"

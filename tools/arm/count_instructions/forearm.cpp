@@ -1,15 +1,18 @@
-// Our model between the marks: the Qwen2.5-0.5B shape, a prompt, then one token after it.
+// Our model between the marks: a prompt, then one token after it.
 //
-//   forearm_count bfloat16|int4 LAYERS PROMPT_TOKENS
+//   forearm_count SHAPE bfloat16|int4 LAYERS PROMPT_TOKENS       a shape of bench/shapes.py
 //
-// int4 is what --quantization int4 makes: groups of 128 with float16 scales, embedding and head int8 for each row.
+// int4 is what --quantization int4 makes: groups of 128 with float16 scales, embedding and head int8 in groups of 64.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
+#include <random>
 #include <string>
 #include <vector>
 
+#include "dense_matrices.h"
 #include "marks.h"
 #include "model/executor.h"
 
@@ -17,105 +20,111 @@ namespace {
 
 using namespace forearm;
 
-Config config_of(int64_t layers) {
+constexpr int64_t kCodeGroup = 128, kHeadGroup = 64;
+
+Config config_of(const std::string& shape, int64_t layers) {
+  const bool experts = shape == "qwen3-30b-a3b";
   Config c{};
   c.vocab_size = 151936;
-  c.hidden = 896;
-  c.intermediate = 4864;
-  c.heads = 14;
-  c.kv_heads = 2;
-  c.head_dim = 64;
+  c.hidden = experts ? 2048 : 896;
+  c.heads = experts ? 32 : 14;
+  c.kv_heads = experts ? 4 : 2;
+  c.head_dim = experts ? 128 : 64;
   c.max_positions = 4096;
   Rope rope;
-  for (int i = 0; i < 32; ++i) rope.inv_freq.push_back(1.0f / static_cast<float>(1 << (i / 2)));
+  for (int i = 0; i < c.head_dim / 2; ++i) rope.inv_freq.push_back(1.0f / static_cast<float>(1 << (i / 4)));
   c.ropes.push_back(rope);
-  c.layers.assign(static_cast<size_t>(layers), {0, 0});
-  c.qkv_bias = true;
-  c.tied_head = true;
-  c.attention_scale = 0.125f;
+  LayerKind layer{AttentionKind{0, 0}, FeedForwardKind{experts ? 768 : 4864}};
+  if (experts) layer.experts = ExpertsKind{128, 8};
+  if (experts) layer.experts->renormalized = true;
+  c.layers.assign(static_cast<size_t>(layers), layer);
+  c.qk_norm = experts ? QkNorm::head : QkNorm::none;
+  c.tied_head = !experts;
+  c.attention_scale = experts ? 0.08838835f : 0.125f;
+  c.matrices = checks::dense_matrices(c, !experts);
   return c;
 }
 
-Formats formats_of(const Config& c, bool codes) {
-  Format embed, layer;
-  embed.dtype = codes ? DType::int8 : DType::bf16;
-  layer.dtype = codes ? DType::int4 : DType::bf16;
-  if (codes) {
-    layer.group = 128;
-    layer.scale_dtype = DType::f16;
-  }
-  Formats formats{{"embed", embed}};
-  for (size_t i = 0; i < c.layers.size(); ++i)
-    for (const char* name : {"qkv", "o", "up", "down"}) formats["layers." + std::to_string(i) + "." + name] = layer;
-  return formats;
-}
+bool is_head(const MatrixSpec& spec) { return spec.role == Role::embedding || spec.role == Role::head; }
 
-// Bytes that look random, and are the same on every machine.
-std::vector<uint8_t> noise(size_t count) {
-  std::vector<uint8_t> bytes(count);
-  uint32_t state = 1;
-  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>((state = state * 1664525u + 1013904223u) >> 24);
-  return bytes;
+Formats formats_of(const Config& c, bool codes) {
+  Format format;
+  format.dtype = codes ? DType::int4 : DType::bf16;
+  if (codes) {
+    format.group = kCodeGroup;
+    format.scale_dtype = DType::f16;
+  }
+  Formats formats = checks::uniform(c, format);
+  for (const MatrixSpec& spec : c.matrices) {
+    if (!codes || !is_head(spec)) continue;
+    formats[spec.name].dtype = DType::int8;
+    formats[spec.name].group = kHeadGroup;
+  }
+  return formats;
 }
 
 class Loader {
  public:
-  Loader(Executor& executor, bool codes) : executor_(executor), codes_(codes), noise_(noise(1 << 20)) {}
+  Loader(Executor& executor, bool codes) : executor_(executor), codes_(codes), noise_(1 << 20) {
+    std::mt19937 random(1);  // the same on every machine
+    for (uint8_t& byte : noise_) byte = static_cast<uint8_t>(random() >> 24);
+  }
 
-  void matrix(const std::string& name, int64_t rows, int64_t k) {
+  void matrix(const MatrixSpec& spec, const MatrixPart& part) {
     constexpr int64_t kPiece = 1024;
-    for (int64_t row = 0; row < rows; row += kPiece) piece(name, row, std::min(kPiece, rows - row), k);
+    for (int64_t expert = 0; expert < spec.experts; ++expert)
+      for (int64_t row = 0; row < part.rows; row += kPiece)
+        piece(spec, part.name, expert * part.rows + row, std::min(kPiece, part.rows - row));
+    if (spec.bias) vector(part.name + ".bias", spec.experts * part.rows, 0.0f);
   }
   void vector(const std::string& name, int64_t n, float value) {
     executor_.load_vector(name, std::vector<float>(static_cast<size_t>(n), value).data(), n);
   }
 
  private:
-  void piece(const std::string& name, int64_t row, int64_t rows, int64_t k) {
-    const bool head = name == "embed";
-    const size_t count = static_cast<size_t>(rows * k);
-    if (!codes_) {
+  uint8_t next() { return noise_[at_++ % noise_.size()]; }
+
+  void piece(const MatrixSpec& spec, const std::string& name, int64_t row, int64_t rows) {
+    at_ += 1021;  // no two pieces begin alike
+    const size_t count = static_cast<size_t>(rows * spec.k);
+    if (!codes_ || spec.role == Role::router) {
       std::vector<uint16_t> bits(count);  // bfloat16 of 2^-6 .. 2^-4, either sign
-      for (size_t i = 0; i < count; ++i) {
-        const uint32_t b = noise_[i % noise_.size()];
-        bits[i] = static_cast<uint16_t>((b & 1) << 15 | 0x3C80 | b);
+      for (uint16_t& value : bits) {
+        const uint32_t b = next();
+        value = static_cast<uint16_t>((b & 1) << 15 | 0x3C80 | b);
       }
-      executor_.load_matrix(name, {bits.data(), DType::bf16, rows, k}, row);
+      executor_.load_matrix(name, {bits.data(), DType::bf16, rows, spec.k}, row);
       return;
     }
+    const bool head = is_head(spec);
     std::vector<int8_t> values(count);
-    for (size_t i = 0; i < count; ++i) {
-      const auto b = static_cast<int8_t>(noise_[i % noise_.size()]);
-      values[i] = head ? std::max<int8_t>(b, -127) : static_cast<int8_t>(b / 16);
+    for (int8_t& value : values) {
+      const auto b = static_cast<int8_t>(next());
+      value = head ? std::max<int8_t>(b, -127) : static_cast<int8_t>(b / 16);
     }
-    const std::vector<float> scales(static_cast<size_t>(rows * (head ? 1 : (k + 127) / 128)),
+    const int64_t group = head ? kHeadGroup : kCodeGroup;
+    const std::vector<float> scales(static_cast<size_t>(rows * ((spec.k + group - 1) / group)),
                                     head ? 0x1p-12f : 0x1p-8f);
-    executor_.load_codes(name, {values.data(), rows, k, scales.data(), nullptr, nullptr}, nullptr, row);
+    executor_.load_codes(name, {values.data(), rows, spec.k, scales.data(), nullptr, nullptr}, nullptr, row);
   }
 
   Executor& executor_;
   const bool codes_;
-  const std::vector<uint8_t> noise_;
+  std::vector<uint8_t> noise_;
+  size_t at_ = 0;
 };
 
 void load(Executor& executor, bool codes) {
   const Config& c = executor.config();
   Loader load(executor, codes);
-  const int64_t kv = c.kv_heads * c.head_dim;
-  load.matrix("embed", c.vocab_size, c.hidden);
+  for (const MatrixSpec& spec : c.matrices)
+    for (const MatrixPart& part : spec.parts) load.matrix(spec, part);
   load.vector("final_norm", c.hidden, 1.0f);
   for (size_t i = 0; i < c.layers.size(); ++i) {
     const std::string layer = "layers." + std::to_string(i) + ".";
-    for (const auto& [name, rows] : {std::pair{"q", c.hidden}, {"k", kv}, {"v", kv}}) {
-      load.matrix(layer + name, rows, c.hidden);
-      load.vector(layer + name + ".bias", rows, 0.0f);
-    }
-    load.matrix(layer + "o", c.hidden, c.hidden);
-    load.matrix(layer + "gate", c.intermediate, c.hidden);
-    load.matrix(layer + "up", c.intermediate, c.hidden);
-    load.matrix(layer + "down", c.hidden, c.intermediate);
-    load.vector(layer + "input_norm", c.hidden, 1.0f);
-    load.vector(layer + "pre_mlp_norm", c.hidden, 1.0f);
+    for (const char* norm : {"input_norm", "pre_mlp_norm"}) load.vector(layer + norm, c.hidden, 1.0f);
+    if (c.qk_norm == QkNorm::none) continue;
+    for (const char* norm : {"q_norm", "k_norm"}) load.vector(layer + norm, c.head_dim, 1.0f);
   }
   executor.finish_loading();
   executor.allocate_kv(16);
@@ -133,10 +142,10 @@ void step(Executor& executor, int32_t first, int32_t count) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) return 2;
-  const bool codes = std::strcmp(argv[1], "int4") == 0;
-  const int prompt = std::atoi(argv[3]);
-  const Config config = config_of(std::atoi(argv[2]));
+  if (argc != 5) return 2;
+  const bool codes = std::strcmp(argv[2], "int4") == 0;
+  const int prompt = std::atoi(argv[4]);
+  const Config config = config_of(argv[1], std::atoi(argv[3]));
   Executor executor(config, formats_of(config, codes), {DType::bf16, 512, 1, 1, 512}, {}, 1);
   load(executor, codes);
 
