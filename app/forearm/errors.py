@@ -14,6 +14,7 @@ ForearmError
 ├── BodyMemoryFull      503  the bodies of other requests take all the memory for bodies; retry after `retry_after_s`
 ├── StoreFull           503  responses cannot be stored now; retry after `retry_after_s`
 └── ConfigError           -  at start-up only: a flag, an environment variable, a model folder
+    └── DoesNotFit        -  the machine's memory is too small for the model as it is configured
 """
 
 from __future__ import annotations
@@ -125,3 +126,7 @@ class ConfigError(ForearmError):
     """
 
     exit_status = 78  # EX_CONFIG of sysexits.h
+
+
+class DoesNotFit(ConfigError):
+    """The machine's memory is too small for the model as it is configured; the message has the arithmetic."""

@@ -15,7 +15,7 @@ from typing import NoReturn
 from forearm.config.configs import PLAN, Configs
 from forearm.config.flags import CommandParser, read_line
 from forearm.config.speculative import drafting_asked
-from forearm.errors import ConfigError
+from forearm.errors import ConfigError, DoesNotFit
 from forearm.model.checkpoint.headers import find_headers
 from forearm.plan import fleet, report, sizing
 from forearm.plan.host import THIS, this_host, type_host
@@ -101,7 +101,7 @@ def _one(given: argparse.Namespace, configs: Configs, model: ModelHeaders, load:
     host = this_host(configs) if given.machine == THIS else type_host(machine(given.machine), configs)
     try:
         found = predict(host, model, load)
-    except ConfigError as problem:
+    except DoesNotFit as problem:
         fitting = list(smaller(host, model)) if configs.engine.quantization == "none" else []
         remedy = f"It fits with --quantization {' or '.join(fitting)}." if fitting else ""
         if given.json:

@@ -109,6 +109,15 @@ def test_what_does_not_fit_is_said_with_the_arithmetic_and_what_would(
     assert refused["fitting"] == []
 
 
+def test_a_model_that_is_not_known_is_no_question_of_memory(tmp_path: Path) -> None:
+    folder = write_shape(PUBLISHED["Qwen3-30B-A3B"], tmp_path)
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace('"qwen3_moe"', '"qwen4_moe"'))
+
+    with pytest.raises(ConfigError, match=r'"qwen4_moe"; .*the nearest name is qwen3_moe'):
+        run([str(folder), "--machine", "m8g.12xlarge"])
+
+
 def test_two_nodes_get_an_engine_each_where_the_model_fits_one(capsys: pytest.CaptureFixture[str], llama: str) -> None:
     found = planned(capsys, llama, "--machine", "c8g.48xlarge", "--max-model-len", "8192")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from forearm import _native
 from forearm.config.engine_config import EngineConfig
 from forearm.engine.host import numa_ranks
-from forearm.errors import ConfigError
+from forearm.errors import ConfigError, DoesNotFit
 
 GIB = 1 << 30
 BLOCK_TOKENS = 32
@@ -234,7 +234,7 @@ def kv_blocks(
     asked = None if config.first_kv_blocks else kv_bytes_asked(config)
     if asked is not None and asked > room:
         of_ranks = f" ({parts} ranks of {in_gib(asked // parts)})" if parts > 1 else ""
-        raise ConfigError(
+        raise DoesNotFit(
             f"KV cache of {in_gib(asked)}{of_ranks} does not fit: {arithmetic}. "
             "Lower VLLM_CPU_KVCACHE_SPACE or --kv-cache-memory-bytes, or leave them out"
         )
@@ -243,7 +243,7 @@ def kv_blocks(
     most = most if asked is None else (asked - kept_bytes) // block_bytes
     blocks = min((room - kept_bytes) // block_bytes, most)
     if blocks < sequence:
-        raise ConfigError(
+        raise DoesNotFit(
             f"one sequence of {model_len} tokens needs {in_gib(sequence * block_bytes)} of KV cache"
             f"{'' if asked is None else f', of {in_gib(asked)} asked for'}: {arithmetic}. "
             f"Use {f'--max-model-len {blocks * BLOCK_TOKENS} or less, ' * (blocks > 0)}a smaller model or more memory"
