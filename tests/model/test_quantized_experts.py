@@ -96,6 +96,23 @@ def test_each_expert_has_an_order_of_columns_of_its_own(plain: tuple[str, Path],
     check(plain[0], tmp_path)
 
 
+def test_quantized_dense_layers_may_have_the_name_of_those_with_experts(tmp_path: Path) -> None:
+    """transformers 5 writes Kimi Linear so."""
+    case = replace(next(case for case in CASES if case.name == "kimi-linear"), greedy=12)
+    plain = tmp_path / "plain"
+    make(case, plain)
+    format = next(format for format in FORMATS if format.name == "ct-w4a16-packed-g32-asym")
+    quantize(plain, replace(format, skip=(*format.skip, *ROUTERS, "conv1d", "A_log")), tmp_path)
+
+    ours, theirs = (
+        compute(Run(str(tmp_path / kind), case.tokens(), case.greedy, "float32", "float32", activations="float"))
+        for kind in ("stored", "floats")
+    )
+
+    assert np.abs(ours[0] - theirs[0]).max() < 0.01 * theirs[0].std()
+    assert ours[1].tolist() == theirs[1].tolist()
+
+
 def test_floats_are_rounded_at_load(plain: tuple[str, Path]) -> None:
     """Four bits are farther from the floats than eight, and none is far."""
     tokens = MODELS[plain[0]].tokens()[:33]

@@ -137,7 +137,8 @@ def _fused_experts(config: ModelConfig, prefix: str, stored: Collection[str]) ->
     single = tuple(f"{at}{blocks[0]}experts.0.gate_proj." for at in layers)
     if any(f"{at}self_attn.forget_gate.A_log" in stored for at in layers):
         return KIMI_COMPUTED
-    if any(f"{at}block_sparse_moe.gate_proj.weight" in stored for at in layers):
+    dense = tuple(f"{at}block_sparse_moe.gate_proj." for at in layers)  # .weight, or what a quantized one has
+    if any(name.startswith(dense) for name in stored):
         return {part: f"block_sparse_moe.{part}_proj" for part in ("gate", "up", "down")}
     if any(f"{at}{blocks[0]}experts.up_proj" in stored for at in layers):
         return {f"experts.{part}": f"{blocks[0]}experts.{part}_proj" for part in ("up", "down")}
