@@ -123,6 +123,7 @@ class Executor:
         dtype: str,
         row: int = 0,
         importance: Float32Array | None = None,
+        feedback: Float32Array | None = None,
     ) -> None:
         """Pack `data` as rows row .. row + len(data) - 1 of the matrix `name`, in its format: converted, or, where that
         has codes, rounded as kernels.h's RoundTask says (fp8: to nearest).
@@ -133,7 +134,7 @@ class Executor:
         layers.{i}.{router,shared_gate}, layers.{i}.{experts,shared}.{gate,up,down}. The experts' rows follow each
         other: row e * rows + r is row r of expert e.
         data: [rows, k], float32, or uint16 that holds the bits of float16 or bfloat16, as `dtype` says.
-        importance: float32 [k], for rounding to integers (kernels.h, RoundTask).
+        importance: float32 [k], for rounding to integers (kernels.h, RoundTask). feedback: float32 [2 * k * 16], too.
         Pieces of one matrix come in ascending order of rows.
         Raises: ValueError if there is no such matrix or the shape is not its.
         """
@@ -357,10 +358,16 @@ class Kernels:
         Gated: rows of w (and bias) are the gate's, then up's; returns [m, n / 2]. `residual` is what "add" adds to.
         """
     def quantize(
-        self, x: Float32Array, group: int, order: Int32Array | None = None, bits: Literal[8, 16] = 8
+        self,
+        x: Float32Array,
+        group: int,
+        order: Int32Array | None = None,
+        bits: Literal[8, 16] = 8,
+        turned: bool = False,
     ) -> tuple[Int8Array, Float32Array, Int32Array]:
         """Rows as int8 activations: codes [rows, dim], scales and sums of codes [rows, groups].
 
+        turned: groups are turned first (kernels.h, QuantizeTask).
         bits 16: two rows for each, its high and its low digits (native/kernels/kernels.h, Operand).
         """
     def round(
@@ -370,10 +377,11 @@ class Kernels:
         group: int,
         scale_dtype: str = "float32",
         importance: Float32Array | None = None,
+        feedback: Float32Array | None = None,
     ) -> tuple[Int8Array, Float32Array]:
         """Weights [rows, k] as codes of an integer `dtype`: codes [rows, k], scales [rows, groups].
 
-        importance: [k], as kernels.h's RoundTask has it.
+        importance: [k], feedback: [2 * k * 16], as kernels.h's RoundTask has them.
         """
     def gemm_codes(
         self,

@@ -231,6 +231,7 @@ Formats formats_of(const py::object& from) {
         {{"none", Format::Zero::none}, {"int8", Format::Zero::int8}, {"float32", Format::Zero::float32}});
     f.wide = format.attr("wide").cast<bool>();
     f.ordered = format.attr("ordered").cast<bool>();
+    f.turned = format.attr("turned").cast<bool>();
   }
   return formats;
 }
@@ -260,6 +261,7 @@ Config config_of(const py::object& from, const py::object& matrices) {
   read("norm_eps", c.norm_eps);
   read("layer_norm", c.layer_norm);
   read("norm_bias", c.norm_bias);
+  read("centred", c.centred);
   read("norm_plus_one", c.norm_plus_one);
   read("norm_weight", c.norm_weight);
   read("final_norm", c.final_norm);

@@ -40,12 +40,13 @@ int64_t groups_of(int64_t k, int64_t group) { return (k + group - 1) / group; }
 
 // Rows in an i8 or i16 form, quantized by the tier.
 struct OperandCodes {
-  OperandCodes(const Kernels& kernels, Form form, const Floats& x, int64_t group, const int32_t* order)
+  OperandCodes(const Kernels& kernels, Form form, const Floats& x, int64_t group, const int32_t* order,
+               bool turned = false)
       : rows(x.shape(0)), dim(x.shape(1)), codes(zeroed((rows + 1) * (dim + 128) * form_bytes(form))) {
     scales.resize((rows + 1) * digits_of(form) * groups_of(dim, group));
     sums.resize(scales.size());
     operand = {codes.get(), (dim + 63) / 64 * 64, form, group, scales.data(), sums.data()};
-    kernels.quantize({x.data(), dim, 0, rows, dim, order, operand});
+    kernels.quantize({x.data(), dim, 0, rows, dim, order, operand, turned});
   }
 
   int64_t rows, dim;
@@ -61,8 +62,11 @@ Form form_of(Form eight, int bits) {
   return bits == 16 ? in_16_bits(eight) : eight;
 }
 
-py::tuple quantize(const Kernels& kernels, const Floats& x, int64_t group, const std::optional<Ints>& order, int bits) {
-  const OperandCodes rows(kernels, form_of(Form::i8_rows, bits), x, group, order ? order->data() : nullptr);
+py::tuple quantize(const Kernels& kernels, const Floats& x, int64_t group, const std::optional<Ints>& order, int bits,
+                   bool turned) {
+  if (turned && (group != kTurned || x.shape(1) % kTurned != 0))
+    throw std::invalid_argument("activations are turned in groups of 128 alone, which divide the row");
+  const OperandCodes rows(kernels, form_of(Form::i8_rows, bits), x, group, order ? order->data() : nullptr, turned);
   const int64_t groups = groups_of(rows.dim, group), digits = rows.rows * digits_of(rows.operand.form);
   Bytes codes({digits, rows.dim});
   for (int64_t r = 0; r < digits; ++r) {
@@ -72,13 +76,16 @@ py::tuple quantize(const Kernels& kernels, const Floats& x, int64_t group, const
 }
 
 py::tuple round(const Kernels& kernels, const Floats& w, const std::string& dtype, int64_t group,
-                const std::string& scale_dtype, const std::optional<Array<float>>& importance) {
+                const std::string& scale_dtype, const std::optional<Array<float>>& importance,
+                const std::optional<Array<float>>& feedback) {
   const int64_t rows = w.shape(0), k = w.shape(1);
   if (importance) expect_length("importance", *importance, k);
+  if (feedback) expect_length("feedback", *feedback, 2 * k * kFeedback);
   Bytes codes({rows, k});
   Floats scales({rows, groups_of(k, group)});
   kernels.round({w.data(), rows, k, group, dtype_of(dtype), dtype_of(scale_dtype), codes.mutable_data(),
-                 scales.mutable_data(), importance ? importance->data() : nullptr});
+                 scales.mutable_data(), importance ? importance->data() : nullptr,
+                 feedback ? feedback->data() : nullptr});
   return py::make_tuple(codes, scales);
 }
 
@@ -141,8 +148,9 @@ Floats gemm_codes(const Kernels& kernels, const Floats& a, const Bytes& codes, c
 
 void bind_codes(py::class_<Kernels>& kernels) {
   using namespace py::literals;
-  kernels.def("quantize", &quantize, "x"_a, "group"_a, "order"_a = py::none(), "bits"_a = 8)
-      .def("round", &round, "w"_a, "dtype"_a, "group"_a, "scale_dtype"_a = "float32", "importance"_a = py::none())
+  kernels.def("quantize", &quantize, "x"_a, "group"_a, "order"_a = py::none(), "bits"_a = 8, "turned"_a = false)
+      .def("round", &round, "w"_a, "dtype"_a, "group"_a, "scale_dtype"_a = "float32", "importance"_a = py::none(),
+           "feedback"_a = py::none())
       .def("gemm_codes", &gemm_codes, "a"_a, "codes"_a.noconvert(), "scales"_a, "dtype"_a, "group"_a,
            "zeros"_a = py::none(), "offsets"_a = py::none(), "scale_dtype"_a = "float32", "bits"_a = 8);
 }

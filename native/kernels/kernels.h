@@ -268,6 +268,10 @@ struct AddNormTask {
 
 // Rows [row_begin, row_end) of float x [rows][x_stride] in the form of `out`: a copy, rounded or quantized as Operand
 // says. Where `order` is given (act-order checkpoints), column k of `out` is column order[k] of x.
+//   turned   each group of kTurned columns, as [8][16], is multiplied with Hadamard's matrix of 8, of ones and
+//            minus ones, from the left before it is quantized, which spreads a large value over eight (Ashkboos et al. 2024, QuaRot, arXiv:2404.00456);
+//            `dim` is a multiple of kTurned, and `out` has groups of as many
+constexpr int64_t kTurned = 128;
 struct QuantizeTask {
   const float* x;
   int64_t x_stride;
@@ -275,6 +279,7 @@ struct QuantizeTask {
   int64_t dim;
   const int32_t* order;
   Operand out;
+  bool turned = false;
 };
 
 // Quantizes weights while they are loaded: float w [rows][k] to codes [rows][k] and scales [rows][ceil(k / group)], w ~
@@ -282,6 +287,10 @@ struct QuantizeTask {
 // be negative), refits each to its codes, and takes the one with the least squared error over the group
 // (ops/load/quantize_weights.h). Scales are rounded to scale_dtype before codes are.
 //   importance   [k]: weights of the columns' squared errors in the search of scales; null: all 1
+//   feedback     a and v, each [k][kFeedback]; null: codes are those nearest to w / s. Columns are then rounded one after
+//                another, each to the code nearest to (w[j] - a[j].e) / s, where e = sum over columns c < j of
+//                v[c] * (s * code[c] - w[c]): what the errors so far do to the activations' main directions
+constexpr int kFeedback = 16;
 struct RoundTask {
   const float* w;
   int64_t rows, k, group;
@@ -290,6 +299,7 @@ struct RoundTask {
   int8_t* codes;
   float* scales;
   const float* importance = nullptr;
+  const float* feedback = nullptr;
 };
 
 // RMSNorm over each head, in place: x float [rows][x_stride], heads x head_dim from the row's start.

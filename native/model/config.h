@@ -241,6 +241,7 @@ struct Config {
   float norm_eps = 1e-6f;
   bool layer_norm = false;
   bool norm_bias = true;  // of LayerNorm
+  bool centred = false;   // norms before matrices have biases, which take the means of their output away
   NormResidual norm_residual = NormResidual::none;
   NormPlacement norm_placement = NormPlacement::pre;
   bool norm_plus_one = false;
@@ -295,6 +296,7 @@ struct Format {
   Zero zero = Zero::none;
   bool wide = false;     // activations are not rounded to int8
   bool ordered = false;  // columns of activations are permuted: Weights::load_codes' order
+  bool turned = false;   // activations are turned in groups before they are rounded (QuantizeTask)
 };
 // The formats by the names of the packed matrices.
 using Formats = std::map<std::string, Format>;

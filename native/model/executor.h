@@ -18,8 +18,8 @@ class Executor {
   // Throws std::invalid_argument naming the wrong value, OutOfMemory with the arithmetic.
   Executor(Config config, const Formats& formats, const Limits& limits, std::vector<int> cores, const Ranks& ranks);
 
-  void load_matrix(const std::string& name, const Tensor& tensor, int64_t row, const float* importance = nullptr) {
-    weights_.load_matrix(name, tensor, row, importance, pool_);
+  void load_matrix(const std::string& name, const Tensor& tensor, int64_t row, const Rounding& rounding = {}) {
+    weights_.load_matrix(name, tensor, row, rounding, pool_);
   }
   void load_codes(const std::string& name, const CodeRows& codes, const int32_t* order, int64_t row) {
     weights_.load_codes(name, codes, order, row, pool_);

@@ -10,6 +10,7 @@ import pytest
 from tests.kernels.float64 import UNIT, Doubles, assert_within, random, rounded
 
 from forearm._native import Kernels
+from forearm.model.quantization.feedback import DAMPING, RANK, feedback_of
 
 SHAPES = [(1, 1, 16), (2, 17, 37), (5, 48, 256), (13, 40, 300)]  # m, n, k
 
@@ -32,6 +33,18 @@ def test_rows_are_quantized_to_the_nearest_code(group: int, ordered: bool) -> No
     starts = np.arange(0, 150, group)
     assert np.array_equal(sums, np.add.reduceat(codes.astype(np.int32), starts, axis=1))
     assert np.array_equal(scales, np.maximum.reduceat(np.abs(columns), starts, axis=1) / np.float32(127))
+
+
+def test_turned_rows_are_products_with_hadamards_matrix() -> None:
+    x = random(1, 5, 384)
+    x[2, 130] = 50  # spread over eight columns, 16 apart
+    hadamard = np.array([[(-1.0) ** (i & j).bit_count() for j in range(8)] for i in range(8)])
+
+    codes, scales, _ = Kernels("scalar").quantize(x, 128, turned=True)
+
+    turned = (hadamard @ x.astype(np.float64).reshape(-1, 8, 16)).reshape(x.shape)
+    assert np.all(np.abs(turned - spread(scales, 384, 128) * codes) <= spread(scales, 384, 128) * 0.5001)
+    assert np.count_nonzero(np.abs(codes[2, 128:256]) > 64) == 8
 
 
 @pytest.mark.parametrize("group", [16, 64, 1000])
@@ -139,3 +152,32 @@ def test_scales_of_int4_are_searched_with_the_importance_of_columns() -> None:
         return float(((wide - spread(scales, 256, 128) * codes) ** 2 @ weights).sum())
 
     assert error(codes, scales) < 0.9 * error(plain, of_plain)
+
+
+@pytest.mark.parametrize(("dtype", "group"), [("int8", 1000), ("int8", 32), ("int4", 32)])
+def test_columns_are_rounded_with_feedback_of_the_errors_before_them(dtype: str, group: int) -> None:
+    """Compare with GPTQ of H = D + V V^T, by dense matrices in float64 (Frantar et al. 2022, arXiv:2210.17323)."""
+    w, x = random(3, 24, 96, scale=0.02), random(4, 200, 96) + 4 * random(5, 200, 2) @ random(6, 2, 96)
+    feedback = feedback_of(x)
+
+    codes, scales = Kernels("scalar").round(w, dtype, group, "float32", feedback=feedback)
+
+    steps, directions = spread(scales, 96, group), feedback.reshape(2, 96, RANK)[1].astype(np.float64)
+    squares = np.square(x, dtype=np.float64).mean(axis=0)
+    diagonal = np.maximum(squares - np.square(directions).sum(axis=1), 0) + DAMPING * squares.mean()
+    products = np.diag(diagonal) + directions @ directions.T
+    errors, lowest, highest = np.zeros(w.shape), *((-8, 7) if dtype == "int4" else (-127, 127))
+    for column in range(96):
+        rest = products[column:, column:]
+        best = -errors[:, :column] @ np.linalg.solve(rest, products[column:, :column])[0] if column else 0
+        code = np.clip(np.rint((w[:, column] + best) / steps[:, column]), lowest, highest)
+        errors[:, column] = steps[:, column] * code - w[:, column]
+    got = steps * codes - w
+    assert np.mean(np.abs(got - errors) < 1e-6) > 0.98  # a rounding of a half goes another way
+
+    def loss(errors: np.ndarray) -> float:
+        return float(np.square(x @ errors.T).sum())
+
+    plain, of_plain = Kernels("scalar").round(w, dtype, group, "float32")
+    assert loss(got) < 1.02 * loss(errors)
+    assert loss(got) < 0.5 * loss(spread(of_plain, 96, group) * plain - w)

@@ -40,6 +40,28 @@ void check_operand(Report& report, const Kernels& tier, Form form, int64_t rows,
   report.holds(out.padding_is_zero(), "nothing is written beyond the columns");
 }
 
+// Rows that are turned are quantized as rows that were turned before.
+void check_turned(Report& report, const Kernels& tier, Form form, int64_t rows, int64_t dim) {
+  report.begin(sizes({{"turned form", static_cast<int>(form)}, {"rows", rows}, {"dim", dim}}));
+  const std::vector<float> x = Random(static_cast<uint64_t>(dim)).floats(rows * dim, 4.0f);
+  std::vector<float> turned = x;
+  for (int64_t half = 16; half < kTurned; half *= 2) {
+    for (int64_t i = 0; i < rows * dim; ++i) {
+      if (i % kTurned & half) continue;
+      const float a = turned[i], b = turned[i + half];
+      turned[i] = a + b;
+      turned[i + half] = a - b;
+    }
+  }
+  const CodeRows got(form, rows, dim, kTurned), wanted(form, rows, dim, kTurned);
+  tier.quantize({x.data(), dim, 0, rows, dim, nullptr, got.operand(), true});
+  tier.quantize({turned.data(), dim, 0, rows, dim, nullptr, wanted.operand()});
+  report.same_bits(got.codes(), wanted.codes(), "codes");
+  report.same_bits(got.scales(), wanted.scales(), "scales");
+  report.holds(got.sums() == wanted.sums(), "sums");
+  report.holds(got.padding_is_zero(), "nothing is written beyond the columns");
+}
+
 void check_not_finite(Report& report, const Kernels& tier, Form form) {
   report.begin("infinity and NaN");
   for (const float bad : {INFINITY, -INFINITY, NAN}) {
@@ -70,10 +92,10 @@ struct Rounded {
 };
 
 Rounded round(const Kernels& tier, const std::vector<float>& w, int64_t rows, int64_t k, int64_t group, DType dtype,
-              DType scale_dtype, const float* importance = nullptr) {
+              DType scale_dtype, const float* importance = nullptr, const float* feedback = nullptr) {
   const int64_t groups = (k + group - 1) / group;
   Rounded out{std::vector<int8_t>(rows * k), std::vector<float>(rows * groups)};
-  tier.round({w.data(), rows, k, group, dtype, scale_dtype, out.codes.data(), out.scales.data(), importance});
+  tier.round({w.data(), rows, k, group, dtype, scale_dtype, out.codes.data(), out.scales.data(), importance, feedback});
   return out;
 }
 
@@ -140,6 +162,26 @@ void check_calibrated_round(Report& report, const Kernels& tier, const Kernels& 
                    "an importance of 1 is none");
 }
 
+// With feedback: the same bits in every tier; feedback of zeros is none.
+void check_feedback(Report& report, const Kernels& tier, const Kernels& scalar, int64_t rows, int64_t k, int64_t group,
+                    DType dtype) {
+  report.begin(sizes({{"feedback rows", rows}, {"k", k}, {"group", group}, {"dtype", static_cast<int>(dtype)}}));
+  Random random(static_cast<uint64_t>(k + group + rows));
+  std::vector<float> w(rows * k), feedback(2 * k * kFeedback);
+  for (float& value : w) value = 0.02f * (random.next() + random.next());
+  for (int64_t i = 0; i < k; ++i) w[i] = 0.0f;  // a row of zeros
+  for (float& value : feedback) value = random.next() * powf(static_cast<float>(k), -0.5f);
+  const Rounded got = round(tier, w, rows, k, group, dtype, DType::f32, nullptr, feedback.data());
+  const Rounded wanted = round(scalar, w, rows, k, group, dtype, DType::f32, nullptr, feedback.data());
+  report.same_bits(got.scales, wanted.scales, "scales");
+  report.same_bits(as_floats(got.codes), as_floats(wanted.codes), "codes");
+  const Rounded plain = round(tier, w, rows, k, group, dtype, DType::f32);
+  report.holds(k < 64 || rows == 1 || plain.codes != got.codes, "feedback changes codes");
+  const std::vector<float> zeros(2 * k * kFeedback, 0.0f);
+  const Rounded none = round(tier, w, rows, k, group, dtype, DType::f32, nullptr, zeros.data());
+  report.same_bits(as_floats(none.codes), as_floats(plain.codes), "codes with feedback of zeros");
+}
+
 }  // namespace
 
 void check_quantize(Report& report, const Kernels& tier, const Kernels&) {
@@ -148,6 +190,9 @@ void check_quantize(Report& report, const Kernels& tier, const Kernels&) {
       for (const int64_t group : {16, 32, 128, 1000}) {
         for (const int64_t rows : {1, 2, 5}) check_operand(report, tier, form, rows, dim, group, rows == 2);
       }
+    }
+    for (const int64_t rows : {1, 2, 5}) {
+      for (const int64_t dim : {128, 640}) check_turned(report, tier, form, rows, dim);
     }
     check_not_finite(report, tier, form);
   }
@@ -166,6 +211,7 @@ void check_round(Report& report, const Kernels& tier, const Kernels& scalar) {
     for (const int64_t k : {16, 37, 64, 200, 256}) {
       for (const int64_t group : {16, 128})
         check_calibrated_round(report, tier, scalar, k % 3 ? 5 : 17, k, group, dtype);
+      for (const int64_t group : {16, 128, 1000}) check_feedback(report, tier, scalar, k % 3 ? 5 : 17, k, group, dtype);
     }
   }
 }

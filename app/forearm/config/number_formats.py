@@ -55,6 +55,7 @@ class WeightFormat:
     zero: Literal["none", "int8", "float32"] = "none"  # symmetric, zero points, offsets
     wide: bool = False  # activations are of 16 bits (W4A16), beside fp8 floats; else int8; scales by token and group
     ordered: bool = False  # columns were sorted while loading: `order` of load_codes
+    turned: bool = False  # activations are turned in groups before they are rounded (kernels.h, QuantizeTask)
 
     @property
     def is_quantized(self) -> bool:

@@ -36,7 +36,7 @@ void Step::make_rows(const StepWalk& w, const Source& source, Range rows, const 
   if (source.add) add_projected(*source.add, rows);
   if (source.norm && source.norm->in_residual) normalize(*source.norm, x, rows, scratch.residual);
   if (!source.norm || source.norm->in_residual)
-    return kernel.quantize({x, raw.stride, rows.begin, rows.end, matrix.k, order, out});
+    return kernel.quantize({x, raw.stride, rows.begin, rows.end, matrix.k, order, out, matrix.format.turned});
   if (Site::is_direct(matrix)) return normalize(*source.norm, x, rows, out);
   float* own = scratch.row(w.member);
   for (int64_t r = rows.begin; r < rows.end; ++r) {

@@ -111,11 +111,11 @@ PackedWeights Matrix::weights(int64_t expert) const {
   return w;
 }
 
-void Matrix::pack(const Tensor& rows, int64_t row, PanelMap map, const float* importance, PackRoom& room) const {
+void Matrix::pack(const Tensor& rows, int64_t row, PanelMap map, const Rounding& how, PackRoom& room) const {
   if (!is_codes()) return pack_rows(rows.data, rows.dtype, rows.rows, packed(), row, map);
   if (format.dtype == DType::f16_scaled)
     return pack_scaled(rows.data, rows.dtype, rows.rows, packed(), static_cast<float*>(scales_), row, map);
-  pack(rounded(rows, importance, room), row, map);
+  pack(rounded(rows, how, room), row, map);
 }
 
 void Matrix::pack(const CodeRows& rows, int64_t row, PanelMap map) const {
@@ -126,7 +126,7 @@ void Matrix::pack(const CodeRows& rows, int64_t row, PanelMap map) const {
 }
 
 // Rounds rows of floats to symmetric codes of the format.
-CodeRows Matrix::rounded(const Tensor& rows, const float* importance, PackRoom& room) const {
+CodeRows Matrix::rounded(const Tensor& rows, const Rounding& how, PackRoom& room) const {
   room.values.resize(static_cast<size_t>(kPanel * k));
   room.codes.resize(static_cast<size_t>(kPanel * k));
   room.scales.resize(static_cast<size_t>(kPanel * groups()));
@@ -136,8 +136,8 @@ CodeRows Matrix::rounded(const Tensor& rows, const float* importance, PackRoom& 
     values = room.values.data();
   }
   const RoundTask task{
-      values,    rows.rows, k, group(), format.dtype, format.scale_dtype, room.codes.data(), room.scales.data(),
-      importance};
+      values,         rows.rows,   k, group(), format.dtype, format.scale_dtype, room.codes.data(), room.scales.data(),
+      how.importance, how.feedback};
   if (is_integer(format.dtype))
     kernels().round(task);
   else

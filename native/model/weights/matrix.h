@@ -25,6 +25,12 @@ struct CodeRows {
   const float* offsets;
 };
 
+// What is known of the rows that a matrix is multiplied with, for rounding its floats (RoundTask).
+struct Rounding {
+  const float* importance = nullptr;
+  const float* feedback = nullptr;
+};
+
 // Buffers in which a thread rounds a panel's rows.
 struct PackRoom {
   std::vector<float> values, scales;
@@ -68,7 +74,7 @@ class Matrix {
 
   // Packs rows [row, row + rows) of one panel of `map`, converted or rounded to the format; the panel's further rows
   // become zero.
-  void pack(const Tensor& rows, int64_t row, PanelMap map, const float* importance, PackRoom& room) const;
+  void pack(const Tensor& rows, int64_t row, PanelMap map, const Rounding& how, PackRoom& room) const;
   void pack(const CodeRows& rows, int64_t row, PanelMap map) const;
   // Throws std::invalid_argument if floats can't be rounded to the format.
   void check_floats() const;
@@ -99,7 +105,7 @@ class Matrix {
 
  private:
   PackedMatrix packed() const { return {data_, format.dtype, layout().quantum, k, layout().bias}; }
-  CodeRows rounded(const Tensor& rows, const float* importance, PackRoom& room) const;
+  CodeRows rounded(const Tensor& rows, const Rounding& how, PackRoom& room) const;
 
   int64_t data_at_ = 0, scales_at_ = 0, zeros_at_ = 0, offsets_at_ = 0;  // offsets in the region
   char* data_ = nullptr;

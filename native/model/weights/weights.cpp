@@ -58,7 +58,8 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
       declare_vector((own ? "layers." + std::to_string(i) + "." : "") + "attention_bias", attention_biases_[i], values,
                      {values, {}});
   }
-  if (c.final_norm && !c.modules) declare_norm(c, "final_norm", final_norm_, c.hidden, c.layer_norm && c.norm_bias);
+  const bool final_bias = (c.layer_norm && c.norm_bias) || (c.centred && !c.tied_head);
+  if (c.final_norm && !c.modules) declare_norm(c, "final_norm", final_norm_, c.hidden, final_bias);
   if (c.per_layer) declare_norm(c, "per_layer_norm", per_layer_norm_, c.per_layer->width, false);
   for (size_t i = 0; i < c.dense.size(); ++i)
     if (c.dense[i].norm)
@@ -94,10 +95,10 @@ void Weights::declare(const MatrixSpec& spec, Formats& formats) {
 void Weights::declare_norms(const Config& c, size_t layer) {
   const std::string prefix = "layers." + std::to_string(layer) + ".";
   LayerNorms& norms = layers_[layer];
-  const bool biases = c.layer_norm && c.norm_bias;
+  const bool biases = c.layer_norm && c.norm_bias, before = biases || c.centred;
   if (c.norm_before()) {
-    if (c.layers[layer].mixes()) declare_norm(c, prefix + "input_norm", norms.input, c.hidden, biases);
-    if (c.layers[layer].feed_forward) declare_norm(c, prefix + "pre_mlp_norm", norms.pre_mlp, c.hidden, biases);
+    if (c.layers[layer].mixes()) declare_norm(c, prefix + "input_norm", norms.input, c.hidden, before);
+    if (c.layers[layer].feed_forward) declare_norm(c, prefix + "pre_mlp_norm", norms.pre_mlp, c.hidden, before);
     norms.pre_mlp.in_residual = c.norm_residual == NormResidual::all;
     norms.input.in_residual = norms.pre_mlp.in_residual || (c.norm_residual == NormResidual::first && layer == 0);
   }
@@ -261,7 +262,7 @@ void Weights::pack_expert(const MatrixRows& part, int64_t row, int64_t rows, Poo
   });
 }
 
-void Weights::load_matrix(const std::string& name, const Tensor& tensor, int64_t row, const float* importance,
+void Weights::load_matrix(const std::string& name, const Tensor& tensor, int64_t row, const Rounding& rounding,
                           Pool& pool) {
   MatrixRows& part = rows_for(name, row, tensor.rows, tensor.k);
   part.matrix->check_floats();
@@ -269,7 +270,7 @@ void Weights::load_matrix(const std::string& name, const Tensor& tensor, int64_t
   pack_panels(part, row, tensor.rows, pool,
               [&](int64_t from, int64_t first, int64_t count, PanelMap panels, PackRoom& room) {
                 const char* rows = static_cast<const char*>(tensor.data) + (from - row) * row_bytes;
-                part.matrix->pack(Tensor{rows, tensor.dtype, count, tensor.k}, first, panels, importance, room);
+                part.matrix->pack(Tensor{rows, tensor.dtype, count, tensor.k}, first, panels, rounding, room);
               });
 }
 

@@ -69,7 +69,7 @@ class Weights {
   // Packs `tensor` as rows row .. of `name`, by all members. Pages lie on the node of the core that will read them.
   // Pieces of a matrix must come in ascending order.
   // Throws std::invalid_argument if there is no such matrix or the shape does not fit it.
-  void load_matrix(const std::string& name, const Tensor& tensor, int64_t row, const float* importance, Pool& pool);
+  void load_matrix(const std::string& name, const Tensor& tensor, int64_t row, const Rounding& rounding, Pool& pool);
   // Packs rows that are already quantized; order: [k], or null.
   void load_codes(const std::string& name, const CodeRows& codes, const int32_t* order, int64_t row, Pool& pool);
   void load_vector(const std::string& name, const float* data, int64_t n, int64_t row = 0);

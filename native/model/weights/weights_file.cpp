@@ -22,7 +22,7 @@ std::string Weights::identity(const std::string& key) const {
     const Format& f = m->format;
     text << m->name << ' ' << m->experts << ' ' << m->n << ' ' << m->k << ' ' << static_cast<int>(f.dtype) << ' '
          << f.group << ' ' << static_cast<int>(f.scale_dtype) << ' ' << static_cast<int>(f.zero) << ' ' << f.ordered
-         << ' ' << m->layout().quantum << ' ' << m->layout().bias << "\n";
+         << ' ' << f.turned << ' ' << m->layout().quantum << ' ' << m->layout().bias << "\n";
   }
   for (const auto& [name, part] : vectors_) text << name << ' ' << part.place.all_rows() << ' ' << part.plus << "\n";
   return text.str();

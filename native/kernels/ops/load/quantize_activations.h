@@ -5,6 +5,7 @@
 #include "kernels/ops/gemm/operand.h"
 #include "kernels/ops/gemm/scales.h"
 #include "kernels/ops/rows/lanes.h"
+#include "kernels/simd/unroll.h"
 
 namespace forearm {
 namespace {
@@ -22,6 +23,31 @@ struct Ordered {
     for (int64_t i = 0; i < lanes; ++i) gathered[i] = x[order[column + i]];
     return load(gathered);
   }
+};
+
+// A group of kTurned columns of a row that starts at `first`, multiplied with Hadamard's matrix (QuantizeTask).
+class Turned {
+ public:
+  Turned(const float* x, int64_t first) : first_(first) {
+    F16 rows[kRows];
+    UNROLLED_FOR (i, kRows) rows[i] = load(x + first + 16 * i);
+    UNROLL(3)
+    for (int half = 1; half < kRows; half *= 2) {
+      UNROLLED_FOR (i, kRows) {
+        if (i & half) continue;
+        const F16 sum = add(rows[i], rows[i + half]);
+        rows[i + half] = sub(rows[i], rows[i + half]);
+        rows[i] = sum;
+      }
+    }
+    UNROLLED_FOR (i, kRows) store(values_ + 16 * i, rows[i]);
+  }
+  F16 operator()(int64_t column, int64_t lanes) const { return load_lanes(values_ + column - first_, lanes); }
+
+ private:
+  static constexpr int kRows = kTurned / 16;
+  float values_[kTurned];
+  int64_t first_;
 };
 
 // Largest magnitude of columns [begin, begin + count) by its bits: NaN above infinity above all numbers.
@@ -125,6 +151,24 @@ inline void scale_row(const QuantizeTask& t, int64_t to, const Row& row) {
   for (int64_t at = t.dim; at % kScaledBlock != 0; ++at) out[at] = 0;
 }
 
+// Quantizes group g of a row to the i8 or i16 form; `codes` is the form of its digits.
+template <typename Row>
+inline void convert_group(const QuantizeTask& t, const Operand& codes, int64_t to, const Row& row, int64_t g) {
+  const int64_t groups = groups_of(t.dim, t.out.group), digits = digits_of(t.out.form), begin = g * t.out.group;
+  const int64_t count = t.dim - begin < t.out.group ? t.dim - begin : t.out.group;
+  const float largest = largest_magnitude(row, begin, count);
+  float* scales = t.out.scales + digits * to * groups + g;
+  int32_t* sums = t.out.sums + digits * to * groups + g;
+  if (digits == 2) {
+    scales[groups] = largest / kDigitsTop;
+    scales[0] = kDigitBase * scales[groups];
+    split_group(codes, to, row, begin, count, inverse_of(largest, kDigitsTop), sums, groups);
+  } else {
+    *scales = largest / 127.0f;
+    *sums = round_group(codes, to, row, begin, count, inverse_of(largest, 127.0f));
+  }
+}
+
 template <typename Row>
 inline void convert_row(const QuantizeTask& t, int64_t to, const Row& row) {
   if (t.out.form == Form::f16_scaled) return scale_row(t, to, row);
@@ -135,17 +179,10 @@ inline void convert_row(const QuantizeTask& t, int64_t to, const Row& row) {
   codes.form = digit_form(t.out.form);
   const int64_t groups = groups_of(t.dim, t.out.group), digits = digits_of(t.out.form);
   for (int64_t g = 0; g < groups; ++g) {
-    const int64_t begin = g * t.out.group, count = t.dim - begin < t.out.group ? t.dim - begin : t.out.group;
-    const float largest = largest_magnitude(row, begin, count);
-    float* scales = t.out.scales + digits * to * groups + g;
-    int32_t* sums = t.out.sums + digits * to * groups + g;
-    if (digits == 2) {
-      scales[groups] = largest / kDigitsTop;
-      scales[0] = kDigitBase * scales[groups];
-      split_group(codes, to, row, begin, count, inverse_of(largest, kDigitsTop), sums, groups);
+    if (t.turned) {
+      convert_group(t, codes, to, Turned{row.x, g * kTurned}, g);
     } else {
-      *scales = largest / 127.0f;
-      *sums = round_group(codes, to, row, begin, count, inverse_of(largest, 127.0f));
+      convert_group(t, codes, to, row, g);
     }
   }
   for (int64_t r = digits * to; r < digits * to + digits; ++r) {

@@ -142,13 +142,52 @@ inline float group_scale(const RoundTask& t, const float* w, int64_t begin) {
   return as_stored(scale, t.scale_dtype);
 }
 
+// Rounds rows [first, first + count) of at most 16, one in each lane, with feedback; their scales are known.
+inline void round_with_feedback(const RoundTask& t, int64_t first, int64_t count) {
+  const int64_t groups = groups_of(t.k, t.group);
+  const CodeRange range = range_of(t.dtype);
+  F16 errors[kFeedback];
+  UNROLLED_FOR (i, kFeedback) errors[i] = zero();
+  for (int64_t column = 0; column < t.k; column += 16) {
+    float w[16][16] = {}, scales[16] = {}, inverses[16] = {};
+    int8_t codes[16][16];
+    const int64_t columns = t.k - column < 16 ? t.k - column : 16;
+    for (int64_t r = 0; r < count; ++r) {
+      const float scale = t.scales[(first + r) * groups + column / t.group];
+      if (scale == 0.0f || scale - scale != 0.0f) continue;  // all codes are 0
+      scales[r] = scale;
+      inverses[r] = 1.0f / scale;
+      for (int64_t c = 0; c < columns; ++c) w[c][r] = t.w[(first + r) * t.k + column + c];
+    }
+    const F16 scale = load(scales), inverse = load(inverses);
+    for (int64_t c = 0; c < columns; ++c) {
+      const float* a = t.feedback + (column + c) * kFeedback;
+      const float* v = a + t.k * kFeedback;
+      F16 parts[4] = {zero(), zero(), zero(), zero()};
+      UNROLLED_FOR (i, kFeedback) parts[i % 4] = fma(broadcast(a[i]), errors[i], parts[i % 4]);
+      const F16 exact = load(w[c]);
+      const F16 wanted = sub(exact, add(add(parts[0], parts[1]), add(parts[2], parts[3])));
+      const F16 shifted = nearest_code(wanted, inverse, range);
+      store_low_bytes(codes[c], shifted);
+      const F16 error = sub(mul(sub(shifted, broadcast(kRound)), scale), exact);
+      UNROLLED_FOR (i, kFeedback) errors[i] = fma(broadcast(v[i]), error, errors[i]);
+    }
+    for (int64_t r = 0; r < count; ++r) {
+      for (int64_t c = 0; c < columns; ++c) t.codes[(first + r) * t.k + column + c] = codes[c][r];
+    }
+  }
+}
+
 inline void round(const RoundTask& t) {
   const int64_t groups = groups_of(t.k, t.group);
   for (int64_t i = 0; i < t.rows * groups; ++i) {
     const int64_t begin = i % groups * t.group, count = t.k - begin < t.group ? t.k - begin : t.group;
     const float* w = t.w + i / groups * t.k;
     t.scales[i] = group_scale(t, w, begin);
-    write_codes(w + begin, count, t.scales[i], range_of(t.dtype), t.codes + i / groups * t.k + begin);
+    if (!t.feedback) write_codes(w + begin, count, t.scales[i], range_of(t.dtype), t.codes + i / groups * t.k + begin);
+  }
+  for (int64_t row = 0; t.feedback && row < t.rows; row += 16) {
+    round_with_feedback(t, row, t.rows - row < 16 ? t.rows - row : 16);
   }
 }
 
