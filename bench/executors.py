@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from bench.shapes import POOL, Shape, bfloat16
@@ -13,6 +14,7 @@ from forearm.model.checkpoint.formats import plan_formats
 from forearm.model.families.config import ModelConfig
 from forearm.model.families.matrices import matrices, uniform_formats
 from forearm.model.quantization.quantization import Asked
+from forearm.model.quantization.rotation import norm_before, obstacle
 
 KV_DTYPE = "bfloat16"
 FLOATS = ("float32", "float16", "bfloat16")
@@ -26,15 +28,25 @@ def formats_of(config: ModelConfig, name: str) -> dict[str, WeightFormat]:
     """
     if name in FLOATS:
         return uniform_formats(config, WeightFormat(name))  # type: ignore[arg-type]  # one of FLOATS
-    asked = Asked(name.removesuffix("-float"), activations="float" if name.endswith("-float") else "auto")
-    return plan_formats(matrices(config), (), "bfloat16", asked, quantized=False)
+    asked = _asked(name)
+    rotated = asked.rotated and not obstacle(config)
+    return plan_formats(matrices(config), (), "bfloat16", asked, quantized=False, rotated=rotated)
+
+
+def served_config(config: ModelConfig, name: str) -> ModelConfig:
+    """Return the model as --quantization `name` serves it: its norms may have biases."""
+    return replace(config, centred=name not in FLOATS and _asked(name).centred and not obstacle(config))
+
+
+def _asked(name: str) -> Asked:
+    return Asked(name.removesuffix("-float"), activations="float" if name.endswith("-float") else "auto")
 
 
 def make_executor(
     shape: Shape, name: str, kv_dtype: str, cores: Sequence[int], threads: int, step_tokens: int, sequences: int
 ) -> _native.Executor:
     """Return a loaded executor without a KV cache."""
-    config = shape.model
+    config = served_config(shape.model, name)
     formats = formats_of(config, name)
     executor = _native.Executor(
         config,
@@ -55,7 +67,7 @@ def make_executor(
             for row in range(0, rows, PIECE_ROWS):
                 values = np.resize(pool[row % 1021 :], (min(PIECE_ROWS, rows - row), spec.k))
                 load_piece(executor, part.name, row, values, formats[spec.name])
-    load_vectors(executor, shape)
+    load_vectors(executor, shape, config)
     executor.finish_loading()
     return executor
 
@@ -83,9 +95,16 @@ def load_piece(
     executor.load_codes(matrix, codes, np.full((rows, groups), scale, np.float32), row=row)
 
 
-def load_vectors(executor: _native.Executor, shape: Shape) -> None:
+def load_vectors(executor: _native.Executor, shape: Shape, config: ModelConfig) -> None:
     """Load norms of ones, and all other vectors as zeros."""
     for part in shape.parts():
         if len(part.shape) == 1:
             values = np.full(part.shape, "norm" in part.name, np.float32)
             executor.load_vector(part.name, values, part.at)
+    if not config.centred:
+        return
+    for spec in matrices(config):
+        if norm := norm_before(spec.name, spec.role):
+            executor.load_vector(f"{norm}.bias", np.zeros(spec.k, np.float32))
+            for one in spec.parts:
+                executor.load_vector(f"{one.name}.bias", np.zeros(one.rows, np.float32))

@@ -19,6 +19,7 @@ from forearm.model.checkpoint.calibration import (
     Team,
     calibrated_layers,
     calibration_tokens,
+    importance,
 )
 from forearm.model.checkpoint.hub import DEMO_MODEL
 from forearm.model.families.config import ModelConfig
@@ -93,7 +94,7 @@ def calibrate(config: ModelConfig, tokens: list[int]) -> tuple[Floats, dict[str,
     residual = found.matrices["embed"][tokens]
     calibrations: dict[str, Floats] = {}
     for one in calibrated_layers(config, residual, found.load_layer, Team((), 2)):
-        calibrations |= one
+        calibrations |= {name: importance(rows) for name, rows in one.items()}
     return residual, calibrations
 
 
@@ -114,9 +115,9 @@ def test_layers_one_by_one_give_what_the_whole_model_gives(shape: str) -> None:
     packed = [spec for spec in packed if spec.role not in ("router", "mixer_heads")]
     assert {spec.name for spec in packed} <= set(calibrations)
     for spec in packed:
-        importance = calibrations[spec.name]
-        assert importance.shape == (spec.k,)
-        assert importance.mean() == pytest.approx(1 + DAMPING, rel=1e-4)
+        weights = calibrations[spec.name]
+        assert weights.shape == (spec.k,)
+        assert weights.mean() == pytest.approx(1 + DAMPING, rel=1e-4)
 
 
 def test_the_importance_of_a_column_is_its_mean_square_on_the_text() -> None:
@@ -128,8 +129,8 @@ def test_the_importance_of_a_column_is_its_mean_square_on_the_text() -> None:
 
     _, calibrations = calibrate(config, tokens)
 
-    importance = calibrations["layers.0.qkv"]
-    assert np.allclose(importance, squares / squares.mean() + DAMPING, rtol=1e-4)
+    weights = calibrations["layers.0.qkv"]
+    assert np.allclose(weights, squares / squares.mean() + DAMPING, rtol=1e-4)
 
 
 def test_an_input_of_nothing_but_zeros_calibrates_nothing() -> None:

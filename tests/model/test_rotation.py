@@ -1,4 +1,4 @@
-"""A rotated model computes the same function: in float32 its logits are those of the model as it is stored."""
+"""A model that is rotated, less the means of its activations, has the same logits in float32."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from tests.model.cases import CASES, Case, make
 
 from forearm.config.number_formats import WeightFormat
+from forearm.model.checkpoint import weights
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.quality_report import TextModel
 from forearm.model.families.matrices import uniform_formats
@@ -28,6 +29,12 @@ def in_float32(checkpoint: Checkpoint) -> TextModel:
     return TextModel(replace(checkpoint, formats=exact, kv_dtype="float32"), 2)
 
 
+@pytest.fixture(autouse=True)
+def calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calibrate on tokens, since the models of cases have no tokenizers."""
+    monkeypatch.setattr(weights, "calibration_tokens", lambda tokenizer, vocab_size: np.arange(1, 70, dtype=np.int32))
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_model_is_rotated_without_changing_a_logit_or_left_as_it_is_stored(
     case: Case, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -41,6 +48,7 @@ def test_a_model_is_rotated_without_changing_a_logit_or_left_as_it_is_stored(
         )
     assert opened.rotated != ("as they are stored" in caplog.text)
     assert opened.rotated or case.config not in ROTATED
+    assert opened.config.centred == opened.rotated
     if not opened.rotated:
         assert opened.config.tied_head == stored.config.tied_head
         return
@@ -49,3 +57,10 @@ def test_a_model_is_rotated_without_changing_a_logit_or_left_as_it_is_stored(
     found, expected = in_float32(opened).logits(TOKENS), in_float32(stored).logits(TOKENS)
 
     assert np.abs(found - expected).max() <= 2e-5 * np.abs(expected).max()
+
+    as_stored = open_checkpoint(
+        tmp_path, dtype="float32", max_model_len=case.max_model_len, quantization=Asked("fp8", "none")
+    )
+    assert as_stored.config.centred
+    assert not as_stored.rotated
+    assert np.abs(in_float32(as_stored).logits(TOKENS) - expected).max() <= 2e-5 * np.abs(expected).max()

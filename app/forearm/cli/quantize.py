@@ -76,7 +76,7 @@ def _write_codes(given: Namespace, place: Path, threads: int) -> Path:
     """Write a compressed-tensors checkpoint. Returns: its folder."""
     if method := open_checkpoint(place).method:
         raise ConfigError(f"{given.model}: the checkpoint is quantized already ({method}); name one of floats")
-    checkpoint = open_checkpoint(place, quantization=Asked(given.format, "none"))
+    checkpoint = open_checkpoint(place, quantization=Asked(given.format, "none", portable=True))
     writer = CheckpointWriter(checkpoint, given.output, threads)
     errors = load_weights(checkpoint, writer, checkpoint.folder, Team((), threads), progress=True)
     if errors.by_matrix:

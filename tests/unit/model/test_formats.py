@@ -87,6 +87,19 @@ def test_groups_are_halved_until_they_divide_the_rows(width: int, group: int, tm
     assert found["layers.0.up"].group == 128
 
 
+@pytest.mark.parametrize(("width", "turned"), [(256, True), (192, False), (100, False)])
+def test_activations_before_down_are_turned_in_whole_groups_of_128(width: int, turned: bool, tmp_path: Path) -> None:
+    llama(tmp_path, **SIZES | {"intermediate_size": width})
+
+    found = formats(tmp_path, "int8")
+
+    last = [f"layers.{len(found) // 4 - 1}.down"]  # of 16 bits
+    assert {name for name, one in found.items() if one.turned} == {
+        name for name in found if name.endswith(".down") and turned and name not in last
+    }
+    assert not any(one.turned for one in formats(tmp_path, "fp8").values())
+
+
 @pytest.mark.parametrize(("asked", "ends"), [("int4", 2), ("int4-g32", 2), ("int4-fast", 0)])
 def test_down_projections_of_the_first_and_last_layers_keep_8_bits(asked: str, ends: int, tmp_path: Path) -> None:
     found = formats(llama(tmp_path, "BF16", num_hidden_layers=29), asked, "auto", "float")

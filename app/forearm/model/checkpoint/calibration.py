@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,13 +22,15 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.formats import spec_bytes
 from forearm.model.families.config import ModelConfig
 from forearm.model.families.matrices import matrices, uniform_formats
+from forearm.model.quantization.feedback import RANK
 
 log = logging.getLogger(__name__)
 
 TEXT = Path(__file__).with_name("calibration.txt")  # written for this purpose: prose, verse, chat, code, records
-VERSION = f"1 {hashlib.sha256(TEXT.read_bytes()).hexdigest()[:16]}"  # of the method and the text
+VERSION = f"2 {hashlib.sha256(TEXT.read_bytes()).hexdigest()[:16]}"  # of the method and the text
 WINDOW, BLOCK = 512, 32  # tokens of a step, and of a block of the KV cache
 MOST_TOKENS = 4096  # of the text, in the tokens of any model
+CENTRED_TOKENS = 2048  # of them, for means alone (centred.py)
 # Added to every mean square, as a part of their mean: a column that the text does not use is not worthless.
 DAMPING = 0.01
 
@@ -75,20 +78,29 @@ def calibration_bytes(config: ModelConfig, threads: int, any_tier: bool = False)
         specs, formats = matrices(one), uniform_formats(one, floats)
         scratch = _native.scratch_bytes(one, specs, formats, WINDOW, WINDOW, window, threads, any_tier)
         cache = WINDOW // BLOCK * _native.kv_block_bytes(one, "float32") + _native.state_bytes(one)
-        recorded = 4 * WINDOW * (sum(spec.k for spec in specs) + 2 * max(spec.k for spec in specs))  # and copies of one
+        recorded, widest = sum(spec.k for spec in specs), max(spec.k for spec in specs)
+        kept = 0
+        if config.centred:  # copies of the widest, and three float64 matrices for each of its columns (feedback.py)
+            kept = CENTRED_TOKENS * (recorded + 3 * widest) + 6 * RANK**2 * widest
+        recorded = 4 * (WINDOW * (recorded + 2 * widest) + kept)
         most = max(most, sum(spec_bytes(spec, floats) for spec in specs) + scratch + cache + recorded)
     return most + 4 * (MOST_TOKENS + WINDOW) * config.hidden  # the residual stream
 
 
 def calibrated_layers(
-    config: ModelConfig, residual: Float32Array, load: Callable[[_native.Executor, int], None], team: Team
+    config: ModelConfig,
+    residual: Float32Array,
+    load: Callable[[_native.Executor, int], None],
+    team: Team,
+    squares_alone: bool = False,
 ) -> Iterator[dict[str, Float32Array]]:
-    """Yield, layer by layer, the importance of the columns of the layer's packed matrices, by their names.
+    """Yield, layer by layer, the rows that the layer's packed matrices are multiplied with, float32 [tokens, k].
 
-    The importance, float32 [k], weighs the columns' errors when floats are rounded to 4 bits (kernels.h, RoundTask).
-    Experts, and those beside them that every token has, are left out.
+    They are by the matrices' names. Experts, and those beside them that every token has, are left out, and rows that
+    are all 0 or not all numbers.
     residual: float32 [tokens, hidden], the embeddings of the text; becomes the residual stream after each layer.
     load: loads the tensors of a layer into an executor that has this layer alone, as layer 0.
+    squares_alone: of each window's rows one is kept, with their sums of squares.
     """
     window = _window(config)
     for layer in range(len(config.layers)):
@@ -104,7 +116,7 @@ def calibrated_layers(
         if one.has_states:
             executor.allocate_states(1)
         executor.record_inputs()
-        squares: dict[str, Float32Array] = {}
+        seen: dict[str, list[Float32Array]] = defaultdict(list)
         for first in range(0, len(residual), window):
             ids = np.arange(first, min(first + window, len(residual)), dtype=np.int32)
             rows = np.arange(len(ids), dtype=np.int32)
@@ -114,12 +126,21 @@ def calibrated_layers(
             executor.forward(ids, rows, ends, block_ends, blocks, rows, states=states)
             residual[ids] = executor.logits()
             for spec in specs[1:]:  # all but the embedding
-                own = np.square(executor.inputs(spec.parts[0].name)).sum(axis=0)
                 name = spec.name.replace("layers.0.", f"layers.{layer}.")
-                squares[name] = squares.get(name, np.float32(0)) + own
-        # Inputs that are all 0 or no numbers tell nothing of the columns.
-        means = {name: (total, total.mean()) for name, total in squares.items() if 0 < total.mean() < np.inf}
-        yield {name: total / mean + np.float32(DAMPING) for name, (total, mean) in means.items()}
+                own = executor.inputs(spec.parts[0].name)
+                seen[name].append(np.sqrt(np.square(own).sum(axis=0, keepdims=True)) if squares_alone else own)
+        joined = {name: np.concatenate(seen.pop(name)) for name in tuple(seen)}
+        yield {name: rows for name, rows in joined.items() if 0 < np.abs(rows).sum() < np.inf}
+
+
+def importance(rows: Float32Array) -> Float32Array:
+    """Return the weights of the errors of columns when floats are rounded (kernels.h, RoundTask), float32 [k].
+
+    rows: what the matrix is multiplied with, float32 [tokens, k].
+    """
+    squares = np.square(rows).sum(axis=0)
+    weighed: Float32Array = squares / squares.mean() + np.float32(DAMPING)
+    return weighed
 
 
 def _window(config: ModelConfig) -> int:
@@ -132,6 +153,6 @@ def _one_layer(config: ModelConfig, layer: int, tokens: int) -> ModelConfig:
     first = layer == 0
     return replace(
         config, layers=(config.layers[layer],), vocab_size=tokens, tied_head=True, head_bias=False, pooled=True,
-        dense=(), final_norm=False, embedding_scale=config.embedding_scale if first else 1.0,
+        dense=(), final_norm=False, centred=False, embedding_scale=config.embedding_scale if first else 1.0,
         learned_positions=config.learned_positions and first,
     )  # fmt: skip

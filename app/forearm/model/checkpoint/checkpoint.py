@@ -53,7 +53,8 @@ class Checkpoint:
     own_cache: why transformers' own cache is used, if it computes the model (config.modules); empty: ours is.
     recomputes: the model has no cache at all, so each token computes its whole text.
     module_bytes: bytes of the tensors that torch keeps then, in float32.
-    calibrated: floats are rounded so that a calibration text loses least (calibration.py). Not in models whose layers
+    calibrated: floats are rounded so that a calibration text loses least (calibration.py), or less the means of its
+        activations (config.centred, centred.py). Not in models whose layers
         cannot be computed one by one: those with norms on the residual stream, and Gemma 4's.
     """
 
@@ -74,7 +75,11 @@ class Checkpoint:
     @property
     def packed_bytes(self) -> int:
         """Upper bound of the bytes that the weights take in memory; vectors are float32, padded to panels of 16."""
-        vectors = sum(4 * -(-part.shape[0] // 16) * 16 for part, _ in self.sources if not part.matrix)
+        sizes = [part.shape[0] for part, _ in self.sources if not part.matrix]
+        if self.config.centred:  # biases that the checkpoint may not have
+            sizes += [part.rows for spec in matrices(self.config) if spec.bias for part in spec.parts]
+            sizes += [self.config.hidden] * (2 * len(self.config.layers) + 1)
+        vectors = sum(4 * -(-size // 16) * 16 for size in sizes)
         return (
             self.module_bytes
             + vectors
@@ -146,37 +151,39 @@ def open_checkpoint(
         quantized = quantization_of(keys, folder)
         nextn = (keys.object("text_config") or keys).integer("num_nextn_predict_layers", 0)
     weight_dtype = wanted or config.dtype
-    rotated = _rotated(config, tensors) if quantized is None and quantization.rotated else None
-    served = rotated or config
+    served, rotated = (config, False) if quantized else _served(config, tensors, quantization)
     found, used = _match(folder, served, tensors, find_coded(quantized, quantization, tensors, folder))
     check_unread(folder, config, tensors, used, [one for one, _ in found], predicted_layers=nextn, ignore=ignore_unread)
+    formats = plan_formats(matrices(served), found, weight_dtype, quantization, quantized is not None, rotated)
     return Checkpoint(
         folder=folder,
         config=served,
         weight_dtype=weight_dtype,
         max_model_len=max_model_len or config.max_positions,
         sources=tuple(sorted(found, key=_place)),
-        formats=(formats := plan_formats(matrices(served), found, weight_dtype, quantization, quantized is not None)),
+        formats=formats,
         kv_dtype=_kv_dtype(kv_dtype, weight_dtype, formats if pooling else {}),
         method="" if quantized is None else quantized[0],
-        rotated=rotated is not None,
-        calibrated=quantization.calibrated and quantized is None and config.layers_stand_alone,
+        rotated=rotated,
+        calibrated=served.centred or (quantization.calibrated and quantized is None and config.layers_stand_alone),
     )
 
 
-def _rotated(config: ModelConfig, tensors: Mapping[str, StoredTensor]) -> ModelConfig | None:
-    """Return the model that is served rotated: with a head of its own, read from the embedding's tensor if it is tied.
+def _served(config: ModelConfig, tensors: Mapping[str, StoredTensor], asked: Asked) -> tuple[ModelConfig, bool]:
+    """Return a float model as it is served, and whether rotated: with a head of its own, the embedding's if it is tied.
 
-    None, with a log line, if the model's maths do not allow a rotation.
+    A log line says why the model's maths do not allow a rotation. Its norms may take the means of activations away.
     """
     why = obstacle(config)
-    if why:
-        log.info("%s: int8 rounds the weights as they are stored, because %s (rotation.py)", config.model_type, why)
-        return None
-    if not config.tied_head:
-        return config
-    names = config.names | {"head": stored_module(config, tensors.keys(), "embed")}
-    return replace(config, tied_head=False, names=names)
+    centred = asked.centred and config.norm_weight and not why
+    if not asked.rotated or why:
+        if asked.rotated:
+            log.info("%s: int8 rounds the weights as they are stored, because %s (rotation.py)", config.model_type, why)
+        return replace(config, centred=centred), False
+    names = config.names
+    if config.tied_head:
+        names = names | {"head": stored_module(config, tensors.keys(), "embed")}
+    return replace(config, tied_head=False, names=names, centred=centred), True
 
 
 def _kv_dtype(asked: str, weight_dtype: DTypeName, pooled: Mapping[str, WeightFormat]) -> KvDTypeName:
@@ -208,7 +215,7 @@ def _match(
         )
     by_name: dict[str, list[TensorPart]] = defaultdict(list)
     try:
-        for part in parts(config, tensors.keys()):
+        for part in parts(replace(config, centred=False), tensors.keys()):  # biases of means are not stored
             by_name[part.stored].append(part)
     except ConfigError as problem:
         raise ConfigError(f"{folder}: {problem}; see model_type in config.json") from None

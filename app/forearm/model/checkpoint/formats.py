@@ -13,6 +13,7 @@ from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.families.matrices import MatrixSpec
 from forearm.model.quantization.codes import CodedMatrix, common_format, groups_of
 from forearm.model.quantization.quantization import (
+    FP8_END_LAYERS,
     FP8_HEAD_GROUP,
     FP8_INT8_ROLES,
     HEAD_GROUP,
@@ -20,6 +21,7 @@ from forearm.model.quantization.quantization import (
     INT8_GROUP,
     Asked,
 )
+from forearm.model.quantization.rotation import TURNED
 
 _PANEL = 16  # kernels.h, kPanel: columns of a packed panel
 
@@ -27,10 +29,16 @@ Source = tuple[TensorPart, StoredTensor | CodedMatrix]
 
 
 def plan_formats(
-    specs: Sequence[MatrixSpec], sources: Sequence[Source], weight_dtype: DTypeName, asked: Asked, quantized: bool
+    specs: Sequence[MatrixSpec],
+    sources: Sequence[Source],
+    weight_dtype: DTypeName,
+    asked: Asked,
+    quantized: bool,
+    rotated: bool,
 ) -> dict[str, WeightFormat]:
     """Return the format of each packed matrix: the checkpoint's if it is quantized, else the one that was asked for.
 
+    rotated: the model is, and so may be the activations before its down projections.
     Raises: ConfigError naming the parts of a packed matrix that have no common format.
     """
     members: dict[str, list[Source]] = defaultdict(list)
@@ -43,15 +51,21 @@ def plan_formats(
     if asked.calibrated:
         ends = len(grouped) // INT4_END_LAYERS
         grouped = [*grouped[:ends], *grouped[len(grouped) - ends :]]
-    elif asked.weights == "fp8" and any(spec.role == "feed_forward_in" for spec in specs):
+    elif asked.weights == "fp8" and (up := [spec.name for spec in specs if spec.role == "feed_forward_in"]):
+        ends = len(up) // FP8_END_LAYERS
         grouped, wide = [spec.name for spec in specs if spec.role in FP8_INT8_ROLES], True
+        grouped += [*up[:ends], *up[len(up) - ends :]]
     elif asked.weights != "int8" or asked.wide:
         grouped = []
     formats |= dict.fromkeys(grouped, WeightFormat("int8", INT8_GROUP, "float16", wide=wide))
     if (asked.weights, asked.activations) == ("int8", "auto"):  # the last layer's: INT8_GROUP
         last = [name for name in grouped if name.split(".")[:2] == grouped[-1].split(".")[:2]]
         formats |= {name: replace(formats[name], wide=True) for name in last}
-    return {spec.name: _in_whole_groups(formats[spec.name], spec.k) for spec in specs}
+    whole = {spec.name: _in_whole_groups(formats[spec.name], spec.k) for spec in specs}
+    if not rotated or asked.portable:
+        return whole
+    turned = [spec.name for spec in specs if spec.name in grouped and spec.k % TURNED == 0]
+    return whole | {name: replace(whole[name], turned=not whole[name].wide) for name in turned}
 
 
 def _in_whole_groups(format: WeightFormat, k: int) -> WeightFormat:

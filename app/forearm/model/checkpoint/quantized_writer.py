@@ -81,6 +81,7 @@ class CheckpointWriter:
         dtype: str,
         row: int = 0,
         importance: Float32Array | None = None,
+        feedback: Float32Array | None = None,
     ) -> None:
         """Round rows of a matrix as the executor's load_matrix does, and keep codes and scales."""
         part = self._parts[name]
@@ -91,7 +92,7 @@ class CheckpointWriter:
         def rounded(first: int) -> tuple[Int8Array, Float32Array]:
             rows = widened(data[first : first + ROWS], dtype)
             group = format.group or rows.shape[1]
-            return self._kernels.round(rows, format.dtype, group, format.scale_dtype, importance)
+            return self._kernels.round(rows, format.dtype, group, format.scale_dtype, importance, feedback)
 
         for first, (codes, scales) in zip(
             range(0, len(data), ROWS), self._threads.map(rounded, range(0, len(data), ROWS)), strict=True

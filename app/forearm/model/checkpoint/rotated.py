@@ -28,7 +28,7 @@ class RotatedWeights:
 
     def __init__(self, checkpoint: Checkpoint, files: Files) -> None:
         self._files = files
-        self._config = checkpoint.config
+        self._config, self._formats = checkpoint.config, checkpoint.formats
         self._roles = {part.name: spec.role for spec in matrices(checkpoint.config) for part in spec.parts}
         self._vectors = {
             part.name: (part, stored)
@@ -62,7 +62,8 @@ class RotatedWeights:
         role, head_dim = self._roles[part.name], self._config.head_dim
         if role in rotation.WRITERS:
             whole = np.empty((rows, k), np.float32)
-            step = -(-PIECE_VALUES // (rows * head_dim)) * head_dim
+            unit = head_dim if role == "mixer_out" else rotation.TURNED
+            step = -(-PIECE_VALUES // (rows * unit)) * unit
             list(threads.map(partial(self._write_columns, part, tensor, whole, step), range(0, k, step)))
             self._files.release(tensor)
             yield 0, whole
@@ -93,6 +94,7 @@ class RotatedWeights:
         stored = self._stored_rows(part, tensor, 0, part.shape[0])[:, column : column + step]
         own = widened(stored, tensor.float_dtype)
         own = rotation.rotate_columns(own, self._roles[part.name], None, self._config.head_dim)
+        own = rotation.turn_groups(own) if self._formats[part.matrix].turned else own
         whole[:, column : column + step] = rotation.rotate_stream(own)
 
     def _stored_rows(

@@ -86,6 +86,7 @@ class TensorReceiver(Protocol):
         dtype: str,
         row: int = 0,
         importance: Float32Array | None = None,
+        feedback: Float32Array | None = None,
     ) -> None:
         """Take rows of a matrix (_native.pyi, Executor)."""
         ...
@@ -130,9 +131,10 @@ class RoundingSample:
         dtype: str,
         row: int = 0,
         importance: Float32Array | None = None,
+        feedback: Float32Array | None = None,
     ) -> None:
         """Pass rows of floats on; round some of them as the executor does, and compare."""
-        self._target.load_matrix(name, data, dtype, row, importance)
+        self._target.load_matrix(name, data, dtype, row, importance, feedback)
         matrix, step = self._places[name]
         format, rows = self._formats[matrix], data[-row % step :: step]
         if not format.is_quantized or not len(rows):
@@ -140,7 +142,7 @@ class RoundingSample:
         floats = np.ascontiguousarray(widened(rows, dtype))
         if format.is_integer:
             group = format.group or floats.shape[1]
-            codes, scales = self._kernels.round(floats, format.dtype, group, format.scale_dtype, importance)
+            codes, scales = self._kernels.round(floats, format.dtype, group, format.scale_dtype, importance, feedback)
             lost = floats - codes * _spread(scales, floats.shape, format)
         else:
             scales = np.maximum(np.abs(floats).max(axis=1, keepdims=True) / E4M3[126], np.finfo(np.float32).tiny)

@@ -90,6 +90,7 @@ def key_of(checkpoint: Checkpoint, tokenizer: Path | None = None) -> str:
         settings += repr(checkpoint.config.dense)
     settings += "".join({repr(one.adapter) for _, one in checkpoint.sources if isinstance(one, AdaptedTensor)})
     rotation = VERSION if checkpoint.rotated else 0
+    settings += "centred" if checkpoint.config.centred else ""
     if checkpoint.calibrated:
         vocabulary = (tokenizer or checkpoint.folder) / "tokenizer.json"
         settings += calibration.VERSION + (_digest(vocabulary.read_bytes()) if vocabulary.is_file() else "")

@@ -24,7 +24,7 @@ from forearm import _native
 from forearm.array_types import Float32Array, Int32Array
 from forearm.config.number_formats import INTEGERS, WeightFormat
 from forearm.errors import ConfigError
-from forearm.model.checkpoint.calibration import Team, calibrated_layers, calibration_tokens
+from forearm.model.checkpoint.calibration import CENTRED_TOKENS, Team, calibrated_layers, calibration_tokens, importance
 from forearm.model.checkpoint.checkpoint import Checkpoint, Stored, stored_bytes
 from forearm.model.checkpoint.formats import Source, spec_bytes, summary
 from forearm.model.checkpoint.rotated import RotatedWeights
@@ -40,6 +40,7 @@ from forearm.model.checkpoint.weight_cache import (
 )
 from forearm.model.families.matrices import matrices
 from forearm.model.pooling.adapters import AdaptedTensor
+from forearm.model.quantization.centred import CentredWeights
 from forearm.model.quantization.codes import CodedMatrix, Codes, column_order, dequantized, expressed
 from forearm.model.quantization.quality import log_loss
 
@@ -113,10 +114,14 @@ def load_weights(
     Returns: the errors of its quantized matrices. Raises: ConfigError for weights that are not numbers.
     """
     size, tokens = checkpoint.stored_bytes, None
-    sample = RoundingSample(checkpoint, target)
+    sample: TensorReceiver = (rounding := RoundingSample(checkpoint, target))
+    files = Files()
+    if checkpoint.config.centred:
+        sample = CentredWeights(checkpoint, sample, files)
     if checkpoint.calibrated:
         try:
             tokens = calibration_tokens(tokenizer, checkpoint.config.vocab_size)
+            tokens = tokens[:CENTRED_TOKENS] if checkpoint.config.centred else tokens
         except ConfigError as problem:
             log.warning("weights: rounded without calibration, which loses more: %s", problem)
     if tokens is not None:  # the tensors of layers are read twice
@@ -125,35 +130,42 @@ def load_weights(
         tqdm(total=size, unit="B", unit_scale=True, desc="Loading weights", disable=not progress) as bar,
         ThreadPoolExecutor(min(team.threads, MOST_DECODERS), "decode") as decoders,
     ):
-        loader = Loader(checkpoint, decoders, bar)
+        loader = Loader(checkpoint, files, decoders, bar)
         try:
             if tokens is None:
                 for part, stored in checkpoint.sources:
                     loader.load(sample, part, stored)
             else:
-                _load_calibrated(checkpoint, sample, tokens, team, loader)
+                plain = Loader(replace(checkpoint, rotated=False), files, decoders, bar)
+                _load_calibrated(checkpoint, sample, tokens, team, loader, plain)
         except ValueError as problem:  # such as a scale that is not a number: sizes were checked before
             raise ConfigError(f"{checkpoint.folder} can't be loaded: {problem}; download it again") from None
-    target.finish_loading()
-    return sample.errors
+    sample.finish_loading()
+    return rounding.errors
 
 
 def _load_calibrated(
-    checkpoint: Checkpoint, target: TensorReceiver, tokens: Int32Array, team: Team, loader: Loader
+    checkpoint: Checkpoint, target: TensorReceiver, tokens: Int32Array, team: Team, loader: Loader, plain: Loader
 ) -> None:
-    """Load layer by layer, each after the float model has computed the calibration text up to it."""
+    """Load layer by layer, each after the float model has computed the calibration text up to it.
+
+    plain: loads the float model.
+    """
+    centred = target if isinstance(target, CentredWeights) else None
     began = time.monotonic()
     layers: dict[int | None, list[Source]] = defaultdict(list)
     for part, stored in checkpoint.sources:
         layers[part.layer].append((part, stored))
-    for part, stored in layers[None]:
-        loader.load(target, part, stored)
+    behind = [source for source in layers[None] if centred and source[0].name in ("head", "head.bias")]
+    for source in layers[None]:
+        if source not in behind:
+            loader.load(target, *source)
 
     def load(one: _native.Executor, layer: int) -> None:
         beside = ("attention_bias", "positions") if layer == 0 else ("attention_bias",)
         for part, stored in (*layers[layer], *(source for source in layers[None] if source[0].name in beside)):
             name = part.name.replace(f"layers.{layer}.", "layers.0.", 1)
-            loader.load(one, replace(part, name=name), stored)
+            plain.load(one, replace(part, name=name), stored)
 
     embed, table = next(source for source in layers[None] if source[0].name == "embed")
     if isinstance(table, CodedMatrix):
@@ -162,18 +174,25 @@ def _load_calibrated(
         residual = widened(
             Files().mapping(table.path).rows(table, embed.rows(0, embed.shape[0]))[tokens], table.float_dtype
         )
-    for layer, found in enumerate(calibrated_layers(checkpoint.config, residual, load, team)):
+    for layer, rows in enumerate(calibrated_layers(checkpoint.config, residual, load, team, not centred)):
+        if centred:
+            centred.see(rows)
+        weights = {} if centred else {name: importance(own) for name, own in rows.items()}
         for part, stored in layers[layer]:
-            loader.load(target, part, stored, found.get(part.matrix))
+            loader.load(target, part, stored, weights.get(part.matrix))
+    if centred:
+        centred.see_stream(residual)
+    for part, stored in behind:
+        loader.load(target, part, stored)
     log.info("weights: calibrated on %d tokens in %.1f s", len(tokens), time.monotonic() - began)
 
 
 class Loader:
     """Reads tensors from their files into an executor, and shows how far it is."""
 
-    def __init__(self, checkpoint: Checkpoint, decoders: ThreadPoolExecutor, bar: tqdm[Never]) -> None:
+    def __init__(self, checkpoint: Checkpoint, files: Files, decoders: ThreadPoolExecutor, bar: tqdm[Never]) -> None:
         self._formats, self._decoders, self._bar = checkpoint.formats, decoders, bar
-        self._files = Files()
+        self._files = files
         self._rotated = RotatedWeights(checkpoint, self._files) if checkpoint.rotated else None
 
     def load(

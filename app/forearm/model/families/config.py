@@ -209,6 +209,7 @@ class ModelConfig:
     norm_eps: float = 1e-6
     layer_norm: bool = False  # LayerNorm instead of RMSNorm
     norm_bias: bool = True  # of LayerNorm
+    centred: bool = False  # norms and the matrices behind them have biases (quantization/centred.py)
     # Norms whose output replaces the residual: "first" is the norm of the embeddings; "all" is BERT, whose norm after
     # each half of a layer is computed as the norm before the next half.
     norm_residual: Literal["none", "first", "all"] = "none"

@@ -86,7 +86,7 @@ def matrices(config: ModelConfig) -> list[MatrixSpec]:
     )
     found += [_single(name, stored, rows, width, "table") for name, stored, rows in tables if rows]
     if not config.tied_head:
-        found.append(_single("head", "lm_head", config.vocab_size, width, "head", config.head_bias))
+        found.append(_single("head", "lm_head", config.vocab_size, width, "head", config.head_bias or config.centred))
     found += _of_streams(config)
     for i, layer in enumerate(config.layers):
         at, own = f"layers.{i}.", layer.feed_forward
@@ -169,7 +169,7 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str) -> Iterator[MatrixSpec]:
         names = "q" if own.shared_from is not None else "qk" if own.keys_as_values else "qkv"
         rows = [(n, f"self_attn.{n}_proj", query if n == "q" else key) for n in names]
         rows += [("q_gate", "self_attn.q_proj", query)] if config.attention_gate else []
-        yield joint("qkv", rows, "mixer_in", config.qkv_bias)
+        yield joint("qkv", rows, "mixer_in", config.qkv_bias or config.centred)
         yield _single(f"{at}o", "self_attn.o_proj", width, query, "mixer_out", config.o_bias)
     elif isinstance(own, ShortConv):
         rows = [(f"conv_{name}", "conv.in_proj", width) for name in ("b", "c", "x")]
@@ -220,5 +220,6 @@ def _up_and_down(config: ModelConfig, own: FeedForward | Experts, prefix: str, s
     up = tuple(MatrixPart(prefix + name, f"{stored}{name}_proj", own.width) for name in names)
     down = (MatrixPart(f"{prefix}down", f"{stored}down_proj", config.hidden),)
     down_bias = own.bias or (isinstance(own, FeedForward) and own.down_bias)
-    yield MatrixSpec(f"{prefix}up", up, config.hidden, "feed_forward_in", own.bias, own.gated, experts, active)
+    up_bias = own.bias or config.centred
+    yield MatrixSpec(f"{prefix}up", up, config.hidden, "feed_forward_in", up_bias, own.gated, experts, active)
     yield MatrixSpec(f"{prefix}down", down, own.width, "feed_forward_out", down_bias, False, experts, active)

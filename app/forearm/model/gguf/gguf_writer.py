@@ -134,6 +134,7 @@ class GgufWriter:
         dtype: str,
         row: int = 0,
         importance: Float32Array | None = None,
+        feedback: Float32Array | None = None,
     ) -> None:
         """Round rows of a matrix, and write them."""
         stored = self._places[self._parts[name].stored].dtype

@@ -80,7 +80,7 @@ def open_modules(
         kv_dtype=weight_dtype if kv_dtype == "auto" else dtype_of(kv_dtype, "--kv-cache-dtype", KV_DTYPES),
         max_model_len=length,
         sources=(),
-        formats=plan_formats(matrices(config), (), weight_dtype, quantization, False),
+        formats=plan_formats(matrices(config), (), weight_dtype, quantization, False, False),
         own_cache=found.own_cache,
         recomputes=found.recomputes,
         module_bytes=found.module_bytes,

@@ -19,10 +19,11 @@ from forearm.array_types import Float32Array
 from forearm.model.families.config import Attention, FeedForward, ModelConfig
 from forearm.model.families.matrices import Role
 
-VERSION = 1  # of the rotation in the weight cache's key: raised when Q changes
+VERSION = 2  # of the rotation in the weight cache's key: raised when Q changes
 _INNER = 64  # order of the inner factor of Q: two products of small matrices are cheaper than one of a large matrix
 # Roles of matrices that read the residual stream through a norm, and the norm's name, in its layer if it has one.
 _NORMS: dict[Role, str] = {"mixer_in": "input_norm", "feed_forward_in": "pre_mlp_norm", "head": "final_norm"}
+TURNED = 128  # columns of a group that is turned before a down projection (kernels.h, kTurned)
 WRITERS: tuple[Role, ...] = ("mixer_out", "feed_forward_out")  # roles of matrices that write the residual stream
 
 
@@ -60,11 +61,18 @@ def turns_heads(name: str, role: Role) -> bool:
 def rotate_columns(rows: Float32Array, role: Role, norm: Float32Array | None, head_dim: int) -> Float32Array:
     """Return rows of a matrix, float32 [rows, k], for rotated input. norm: weights of the norm before it, or None."""
     if role == "feed_forward_out":
-        return rows
+        return rows  # or turn_groups
     if role == "mixer_out":
         return _turned(rows.reshape(-1, head_dim)).reshape(rows.shape)
     scaled = _signs(rows.shape[1]) if norm is None else norm * _signs(rows.shape[1])
     return _turned(rows * scaled)
+
+
+def turn_groups(rows: Float32Array) -> Float32Array:
+    """Return rows of a matrix, float32 [rows, k], for activations that are turned (kernels.h, QuantizeTask)."""
+    matrix = _orthogonal(8) / np.float32(math.sqrt(8))  # the kernel's has ones and minus ones
+    turned: Float32Array = np.matmul(matrix, rows.reshape(-1, 8, TURNED // 8)).reshape(rows.shape)
+    return turned
 
 
 def rotate_stream(matrix: Float32Array) -> Float32Array:
