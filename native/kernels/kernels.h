@@ -269,8 +269,8 @@ struct AddNormTask {
 // Rows [row_begin, row_end) of float x [rows][x_stride] in the form of `out`: a copy, rounded or quantized as Operand
 // says. Where `order` is given (act-order checkpoints), column k of `out` is column order[k] of x.
 //   turned   each group of kTurned columns, as [8][16], is multiplied with Hadamard's matrix of 8, of ones and
-//            minus ones, from the left before it is quantized, which spreads a large value over eight (Ashkboos et al. 2024, QuaRot, arXiv:2404.00456);
-//            `dim` is a multiple of kTurned, and `out` has groups of as many
+//            minus ones, from the left before it is quantized, which spreads a large value over eight (Ashkboos et al.
+//            2024, QuaRot, arXiv:2404.00456); `dim` is a multiple of kTurned, and `out` has groups of as many
 constexpr int64_t kTurned = 128;
 struct QuantizeTask {
   const float* x;
