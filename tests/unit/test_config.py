@@ -18,6 +18,7 @@ from forearm.config.speculative import Drafting, drafting_asked
 from forearm.engine.host.placement import Plan
 from forearm.engine.host.split_engines import EngineShare
 from forearm.errors import ConfigError
+from forearm.offline.arguments import for_throughput
 from forearm.supervisor.run_folder import RunFolder
 from forearm.supervisor.serve import ModelFiles
 from forearm.supervisor.supervisor import fill_in
@@ -349,3 +350,8 @@ def test_what_may_change_answers_is_told_to_the_api(argv: list[str], tmp_path: P
         _, api = fill_in(line(*given).configs, plan, parts, ModelFiles(tmp_path), RunFolder(tmp_path, 0))
         told.add(api.computed_as)
     assert len(told) == 2
+
+
+def test_offline_prompts_take_whole_steps_unless_told() -> None:
+    assert for_throughput(EngineConfig()).target_itl_s == 0
+    assert for_throughput(EngineConfig(target_itl_s=0.05)).target_itl_s == 0.05

@@ -26,6 +26,7 @@ from forearm.cli.run_batch_files import BatchOutput, check_apart, local_input, s
 from forearm.cli.run_batch_lines import BatchRequest, NoRequest, answered, failed, lines, parsed, refused
 from forearm.config.configs import Configs
 from forearm.errors import ConfigError, EngineUnavailable, ForearmError, Overloaded
+from forearm.offline.arguments import for_throughput
 from forearm.supervisor.run_folder import run_folder
 from forearm.supervisor.serve import server
 
@@ -92,9 +93,8 @@ def serve_for(work: BatchRequests, configs: Configs, metrics_host: str | None) -
         uds = str(runtime.path / "api.sock")
         # The socket is private: no keys, no TLS. A stop does not drain: open requests are sent again by the next run.
         api = replace(configs.api, uds=uds, api_key=(), api_keys_file="", ssl_keyfile="", ssl_certfile="", root_path="")
-        own = replace(
-            configs, api=replace(api, shutdown_timeout_s=0), serve=replace(configs.serve, shutdown_timeout_s=0)
-        )
+        api, serve = replace(api, shutdown_timeout_s=0), replace(configs.serve, shutdown_timeout_s=0)
+        own = replace(configs, api=api, serve=serve, engine=for_throughput(configs.engine))
         with metrics_on(metrics_host, configs.api.port, uds) if metrics_host is not None else contextlib.nullcontext():
             return asyncio.run(_both(server(own, runtime), work.done(uds)))
 

@@ -129,7 +129,7 @@ class EngineConfig(Common):
         0.15,
         "target of the inter-token latency during prefill: a step with running streams takes only as many prompt "
         "tokens as are measured to fit this time, or twice the time of a step without them if that is more; 0: the "
-        "whole budget",
+        "whole budget, as LLM and run-batch have it unless told",
         flag="--target-inter-token-latency",
         env="FOREARM_TARGET_INTER_TOKEN_LATENCY",
         unit="s",

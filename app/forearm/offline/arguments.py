@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from forearm.config import configs, vllm_compat
@@ -58,6 +58,12 @@ def settings_of(others: Mapping[str, Any]) -> dict[str, Any]:
         else:
             raise TypeError(f"LLM() got an unexpected keyword argument {name!r}")
     return settings
+
+
+def for_throughput(config: EngineConfig) -> EngineConfig:
+    """Return the config for answers that nobody waits for token by token: prompts take whole steps, unless told."""
+    default = EngineConfig.target_itl_s
+    return config if config.target_itl_s != default else replace(config, target_itl_s=0.0)
 
 
 def changed_settings(config: EngineConfig) -> dict[str, Any]:

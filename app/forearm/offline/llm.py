@@ -26,7 +26,7 @@ from forearm.engine.start import start
 from forearm.errors import InvalidRequest
 from forearm.model.checkpoint.hub import find_model, find_tokenizer
 from forearm.model.families.generation import sampling_defaults
-from forearm.offline.arguments import settings_of
+from forearm.offline.arguments import for_throughput, settings_of
 from forearm.offline.beams import BeamSearchOutput, search
 from forearm.offline.outputs import RequestOutput, RequestOutputKind, View
 from forearm.offline.pooling import PoolingCalls
@@ -73,7 +73,7 @@ class LLM(PoolingCalls):
         """
         given = {"model": str(model), "max_model_len": max_model_len, "seed": seed, "tokenizer": str(tokenizer or "")}
         given["dtype"] = str(dtype).removeprefix("torch.")  # vLLM takes torch.bfloat16 as well
-        config = engine_config(**given, **settings_of(others))
+        config = for_throughput(engine_config(**given, **settings_of(others)))
         self._folder = find_model(config.model, revision=config.revision, **config.hub)
         source = self._folder
         if config.tokenizer:
