@@ -120,7 +120,9 @@ def measures(args: argparse.Namespace) -> dict[str, Callable[[Driven, Shape, int
 
 def start_one(one: Contestant, model: Path, args: argparse.Namespace, cached: bool = True) -> Driven:
     """Start a contestant, after reading its files. cached: forearm maps packed weights if they are kept already."""
-    for path in [model] if model.is_file() else model.iterdir():
+    cache = args.work / "cache"
+    packed = cache.glob(f"{model.name}-*.weights") if one.engine == "forearm" and cached else ()
+    for path in [*([model] if model.is_file() else model.iterdir()), *packed]:
         with path.open("rb") as file:
             while file.read(1 << 24):
                 pass
@@ -128,7 +130,7 @@ def start_one(one: Contestant, model: Path, args: argparse.Namespace, cached: bo
     settings = {"model": str(model), "format": one.format, "threads": args.threads}
     settings |= {"context": max([*args.prefill, 512]) + 256, "sequences": sequences}
     if one.engine == "forearm" and cached:
-        settings["weight_cache"] = str(args.work / "cache")
+        settings["weight_cache"] = str(cache)
     if one.engine in contestants.BUILDS:
         settings["steps"] = str(contestants.steps_of(one.engine, args.peers))
     driver = "llama" if one.engine == "ik" else one.engine
