@@ -181,3 +181,12 @@ def test_columns_are_rounded_with_feedback_of_the_errors_before_them(dtype: str,
     plain, of_plain = Kernels("scalar").round(w, dtype, group, "float32")
     assert loss(got) < 1.02 * loss(errors)
     assert loss(got) < 0.5 * loss(spread(of_plain, 96, group) * plain - w)
+
+
+@pytest.mark.parametrize("rows", [np.zeros((5, 32), np.float32), np.ones((1, 8), np.float32), random(7, 3, 40)])
+def test_feedback_of_few_rows_or_zeros_is_finite(rows: np.ndarray) -> None:
+    feedback = feedback_of(rows)
+
+    assert feedback.shape == (2 * rows.shape[1] * RANK,)
+    assert np.isfinite(feedback).all()
+    assert feedback.any() == rows.any()

@@ -30,7 +30,7 @@ TEXT = Path(__file__).with_name("calibration.txt")  # written for this purpose: 
 VERSION = f"2 {hashlib.sha256(TEXT.read_bytes()).hexdigest()[:16]}"  # of the method and the text
 WINDOW, BLOCK = 512, 32  # tokens of a step, and of a block of the KV cache
 MOST_TOKENS = 4096  # of the text, in the tokens of any model
-CENTRED_TOKENS = 2048  # of them, for means alone (centred.py)
+CENTRED_TOKENS = 2048  # of them, for means and main directions (centred.py)
 # Added to every mean square, as a part of their mean: a column that the text does not use is not worthless.
 DAMPING = 0.01
 

@@ -1,5 +1,7 @@
 """Takes the means of activations away before they are rounded to 8 bits, while a float model is loaded.
 
+Integer weights are rounded with feedback of their errors meanwhile (feedback.py).
+
 What a norm hands on to matrices has a mean over tokens, a vector m with much of its energy. The norm gets the bias -m,
 and each matrix behind it the bias W m: x W^T = (x - m) W^T + W m. Rounding then errs by the rest alone, in activations
 and in weights. m is that of the calibration text; the result is the same with any m, but for rounding.
@@ -68,7 +70,7 @@ class CentredWeights:
 
     def see_stream(self, residual: Float32Array) -> None:
         """Take mean and directions before the output head of the stream behind the layers, float32 [tokens, hidden]."""
-        if "head" in self._norm_of:
+        if "head" in self._norm_of and np.isfinite(residual).all():
             squares = np.square(residual).mean(axis=1, keepdims=True) + np.float32(self._config.norm_eps)
             self.see({"head": residual / np.sqrt(squares) * self._weights_of("final_norm")})
 

@@ -38,6 +38,7 @@ def feedback_of(rows: Float32Array) -> Float32Array:
     directions[:, -found.shape[1] :] = found[:, -RANK:]
     squares = np.square(rows).mean(axis=0, dtype=np.float64)
     rest = np.maximum(squares - np.square(directions).sum(axis=1), 0) + DAMPING * squares.mean()
+    rest = np.maximum(rest, np.finfo(np.float32).tiny)  # of rows that are all 0
     # Of the columns from j on: I + V^T D^-1 V. After the errors d, the best one of column j is -(a[j] . V^T d).
     outer = directions[:, :, None] * (directions / rest[:, None])[:, None, :]
     remaining = np.eye(RANK) + np.cumsum(outer[::-1], axis=0)[::-1]
