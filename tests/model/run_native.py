@@ -38,6 +38,7 @@ class Run:
     quantization: str = "none"
     embeddings: str = "auto"
     activations: str = "auto"
+    portable: bool = False
 
 
 class Stepper:
@@ -49,7 +50,7 @@ class Stepper:
             dtype=run.dtype,
             kv_dtype=run.kv_dtype,
             max_model_len=run.max_model_len,
-            quantization=Asked(run.quantization, run.embeddings, run.activations),
+            quantization=Asked(run.quantization, run.embeddings, run.activations, run.portable),
         )
         self.executor = load_native(
             checkpoint, step_tokens=CHUNK, step_sequences=1, step_logit_rows=CHUNK, cores=(), threads=2, progress=False

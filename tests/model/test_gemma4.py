@@ -73,7 +73,7 @@ def test_the_table_of_an_embedding_of_each_layer_is_held_but_not_read(stored: di
     sizes = {name: spec_bytes(spec, checkpoint.formats[name]) for name, spec in specs.items()}
 
     held = by_format(checkpoint)
-    read = work_of(checkpoint).read_bytes
+    read = work_of(checkpoint).read_bytes(1, 1)
 
     assert checkpoint.formats["embed_per_layer"].dtype == "int8"
     assert specs["embed_per_layer"].k == 7 * 20
