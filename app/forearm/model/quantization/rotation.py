@@ -19,7 +19,7 @@ from forearm.array_types import Float32Array
 from forearm.model.families.config import Attention, FeedForward, ModelConfig
 from forearm.model.families.matrices import Role
 
-VERSION = 2  # of the rotation in the weight cache's key: raised when Q changes
+VERSION = 2  # of the rotation in the weight cache's key: raised when Q or turn_groups changes
 _INNER = 64  # order of the inner factor of Q: two products of small matrices are cheaper than one of a large matrix
 # Roles of matrices that read the residual stream through a norm, and the norm's name, in its layer if it has one.
 _NORMS: dict[Role, str] = {"mixer_in": "input_norm", "feed_forward_in": "pre_mlp_norm", "head": "final_norm"}
@@ -61,7 +61,7 @@ def turns_heads(name: str, role: Role) -> bool:
 def rotate_columns(rows: Float32Array, role: Role, norm: Float32Array | None, head_dim: int) -> Float32Array:
     """Return rows of a matrix, float32 [rows, k], for rotated input. norm: weights of the norm before it, or None."""
     if role == "feed_forward_out":
-        return rows  # or turn_groups
+        return rows  # activations before it are no stream; turn_groups is apart
     if role == "mixer_out":
         return _turned(rows.reshape(-1, head_dim)).reshape(rows.shape)
     scaled = _signs(rows.shape[1]) if norm is None else norm * _signs(rows.shape[1])
