@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from tests.e2e.served import serve, wait_until
-from tests.e2e.terminals import PROMPT, WITHIN_S, terminal
+from tests.e2e.terminals import PROMPT, WITHIN_S, Terminal, terminal
 
 from forearm.cli.run import _log
 
@@ -35,6 +37,29 @@ def forearm(*argv: str, text: str = "") -> subprocess.CompletedProcess[str]:
 def servers() -> list[str]:
     """The lines of `forearm ps` below its head."""
     return forearm("ps").stdout.splitlines()[1:]
+
+
+@contextlib.contextmanager
+def terminal_beside(first: Terminal) -> Iterator[Terminal]:
+    """A second conversation, which uses the server of the first."""
+    first.expect(PROMPT)
+    with terminal("run", "--max-tokens", "6") as second:
+        second.expect(PROMPT)
+        yield second
+
+
+def engines_of(pid: int) -> list[psutil.Process]:
+    """Return the engines below a process that has just been started."""
+    found = []
+    for one in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += [one] if "forearm.engine.process" in one.cmdline() else []
+    return found
+
+
+def users_of(server: psutil.Process) -> int:
+    """Return the number of users that are connected to a server beside the one that has started it."""
+    return sum(str(one.laddr).endswith("users.sock") for one in server.net_connections("unix")) - 1  # one listens
 
 
 def test_a_question_is_answered_once_and_nothing_is_left_running() -> None:
@@ -131,6 +156,72 @@ def test_the_server_does_not_outlive_a_run_that_dies(number: signal.Signals) -> 
         assert screen.ended() == -number
 
     wait_until(lambda: not server.is_running(), 30)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_shared_server_ends_with_its_last_user(killed: bool) -> None:
+    def end(screen: Terminal) -> None:
+        if killed:
+            os.kill(screen.pid, signal.SIGKILL)
+        else:
+            screen.type("\x04")  # Ctrl-D
+        assert screen.ended() == (-signal.SIGKILL if killed else 0)
+
+    with terminal("run", "--max-tokens", "6") as first, terminal_beside(first) as second:
+        [line] = servers()
+        server = psutil.Process(int(line.split()[2]))
+        end(first)
+        second.type("What is a glacier?\r")
+        second.expect(r"6 tokens, [\d.]+ tokens/s\]")
+        second.expect(PROMPT)
+        assert server.is_running()
+        end(second)
+
+    if killed:
+        wait_until(lambda: not server.is_running(), 30)
+    assert servers() == []
+
+
+def test_a_server_whose_first_user_is_killed_loads_on_for_the_second() -> None:
+    with terminal("run") as first:
+        wait_until(lambda: bool(engines_of(first.pid)), 30)
+        [engine] = engines_of(first.pid)
+        engine.suspend()  # it loads for as long as the test needs
+        [server] = psutil.Process(first.pid).children()
+        command = [sys.executable, "-m", "forearm", "run", "", "What is a glacier?", "--max-tokens", "8"]
+        second = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        wait_until(lambda: users_of(server) == 1, 30)
+
+        os.kill(first.pid, signal.SIGKILL)
+        first.ended()
+        engine.resume()
+
+        out, err = second.communicate(timeout=WITHIN_S)
+        assert second.returncode == 0, err
+        assert out.strip()
+    wait_until(lambda: not server.is_running(), 30)
+
+
+def test_a_shared_server_is_kept_if_one_user_says_so() -> None:
+    with terminal("run") as screen:
+        screen.expect(PROMPT)
+        assert forearm("run", "--keep", "demo_model", "What is a glacier?", "--max-tokens", "4").returncode == 0
+        screen.type("\x04")
+        assert screen.ended() == 0
+    assert len(servers()) == 1
+    assert forearm("stop", "demo_model").returncode == 0
+
+
+def test_a_conversation_whose_server_is_stopped_says_so() -> None:
+    with terminal("run") as screen:
+        screen.expect(PROMPT)
+        assert forearm("stop", "demo_model").returncode == 0
+        assert servers() == []
+        screen.type("What is a glacier?\r")
+        screen.expect(r"the\s+server\s+has\s+ended;\s+forearm\s+run\s+starts\s+another")
+        screen.expect(PROMPT)
+        screen.type("\x04")
+        assert screen.ended() == 0
 
 
 def test_a_real_model_of_a_gguf_file_answers() -> None:

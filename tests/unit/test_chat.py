@@ -297,8 +297,8 @@ def test_a_conversation_is_saved_where_it_can_be(server: TinyServer, tmp_path: P
 
 
 def test_without_an_address_the_running_server_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = (RunningServer(n, f"m{n}", f"/models/m{n}", f"http://127.0.0.1:{n}") for n in (9001, 9002))
-    usual = RunningServer(3, "m3", "/models/m3", "http://127.0.0.1:8000")
+    one, two = (RunningServer(n, f"m{n}", f"/models/m{n}", f"http://127.0.0.1:{n}", Path()) for n in (9001, 9002))
+    usual = RunningServer(3, "m3", "/models/m3", "http://127.0.0.1:8000", Path())
 
     def url(*running: RunningServer, model: str | None = None) -> str:
         monkeypatch.setattr(servers, "running_servers", lambda: list(running))

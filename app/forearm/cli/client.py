@@ -19,10 +19,18 @@ _BUSY, _BUSY_S = (429, 503), 120.0  # statuses that pass, and how long to ask ag
 class Client:
     """A connection to a server: its address, the model and the key."""
 
-    def __init__(self, url: str, model: str | None, api_key: str | None, trusting: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,
+        model: str | None,
+        api_key: str | None,
+        trusting: bool = False,
+        remedy: str = "is `forearm serve` running there? (--url)",
+    ) -> None:
         """Open it. Defaults: `model` is the server's first one, `api_key` that of the environment.
 
         url: with or without /v1, or unix:PATH. trusting: take any certificate, as of a server on this machine.
+        remedy: what an error says where no server answers.
         Raises: InvalidRequest if `url` is no address.
         """
         key = api_key or client_api_key()
@@ -39,7 +47,7 @@ class Client:
             )
         except httpx.InvalidURL as error:
             raise InvalidRequest(f"--url {url}: {error}; write it as http://HOST:PORT") from None
-        self._model = model
+        self._model, self._remedy = model, remedy
 
     def __enter__(self) -> Client:
         return self
@@ -75,7 +83,7 @@ class Client:
                 told = True
                 time.sleep(pause_s(reply))
         except httpx.HTTPError as error:
-            raise unreachable(self._http.base_url, error) from None
+            raise self._unreachable(error) from None
 
     def model(self) -> str:
         """Return the model to name in requests.
@@ -94,7 +102,7 @@ class Client:
         try:
             reply = self._http.get("models")
         except httpx.HTTPError as error:
-            raise unreachable(self._http.base_url, error) from None
+            raise self._unreachable(error) from None
         if reply.is_error:
             raise refusal(reply)
         try:
@@ -113,6 +121,9 @@ class Client:
         if model not in (known := self.models()):
             raise InvalidRequest(f"the server has no model {model}; it has {', '.join(known)}")
         self._model = model
+
+    def _unreachable(self, error: httpx.HTTPError) -> EngineUnavailable:
+        return EngineUnavailable(f"{self._http.base_url}: {error or type(error).__name__}; {self._remedy}")
 
 
 def lines() -> Iterator[str]:
@@ -157,8 +168,3 @@ def refusal(reply: httpx.Response) -> ForearmError:
         message = reply.text
     kind = EngineUnavailable if reply.status_code == EngineUnavailable.status else InvalidRequest
     return kind(f"the server says {reply.status_code}: {message}")
-
-
-def unreachable(url: httpx.URL, error: httpx.HTTPError) -> EngineUnavailable:
-    """Make the exception for a server that does not answer."""
-    return EngineUnavailable(f"{url}: {error or type(error).__name__}; is `forearm serve` running there? (--url)")

@@ -8,7 +8,7 @@ import json
 import os
 import pkgutil
 import sys
-from argparse import Namespace
+from argparse import SUPPRESS, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -92,10 +92,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def serve(argv: Sequence[str]) -> int:
     """`forearm serve [MODEL] [flags]`."""
-    line = read_line(CommandParser("forearm serve [MODEL] [flags]", "Serve a model over HTTP, as OpenAI's API."), argv)
+    parser = CommandParser("forearm serve [MODEL] [flags]", "Serve a model over HTTP, as OpenAI's API.")
+    parser.add_argument("--user-fd", type=int, help=SUPPRESS)  # of forearm run
+    line = read_line(parser, argv)
     from forearm.supervisor.serve import serve
 
-    return serve(line.configs, line.notes)
+    return serve(line.configs, line.notes, line.rest.user_fd)
 
 
 def generate(argv: Sequence[str]) -> int:

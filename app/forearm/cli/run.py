@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
 import re
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import IO
 
-from forearm.child_process import die_with
 from forearm.cli.chat import Chat
 from forearm.cli.client import Client
 from forearm.cli.servers import RunningServer, running_servers
@@ -25,6 +21,7 @@ from forearm.config.environment import state_folder
 from forearm.config.flags import CommandLine, CommandParser, as_flags, read_line
 from forearm.errors import ConfigError, ForearmError
 from forearm.model.checkpoint.hub import find_model
+from forearm.supervisor.users import KEEP, leave, used
 
 _PORT = 8000
 _FRAME_S = 0.1  # of the progress line
@@ -38,7 +35,7 @@ def run(argv: Sequence[str]) -> int:
     parser = CommandParser(
         "forearm run [MODEL] [QUESTION] [flags of serve]",
         "Talk to a model, or ask it one question (an argument, or standard input). A server is started for it if none "
-        "runs, and ends with the conversation.",
+        "runs, and ends with the last conversation.",
     )
     parser.add_argument("--keep", action="store_true", help="leave the server running (forearm ps, forearm stop)")
     parser.add_argument("--system-prompt", metavar="TEXT", help="system message before the conversation")
@@ -51,13 +48,15 @@ def run(argv: Sequence[str]) -> int:
         if not asked:
             raise ConfigError("there is no question: write it behind MODEL or to standard input, or use a terminal")
     key = next(iter(line.configs.api.api_key), None)
-    with server_of(line) as server, Client(server.url, server.name, key, trusting=True) as client:
+    remedy = "the server has ended; forearm run starts another"
+    with server_of(line) as server, Client(server.url, server.name, key, trusting=True, remedy=remedy) as client:
         return Chat(client, line.rest.max_tokens, line.rest.stats).run(line.rest.system_prompt, asked or None)
 
 
 @contextlib.contextmanager
 def server_of(line: CommandLine) -> Iterator[RunningServer]:
-    """Yield a ready server with the model of a command line. One that is started here ends afterwards, unless --keep.
+    """Yield a ready server with the model of a command line. One that is started here ends with its last user unless
+    one has said --keep.
 
     The model is downloaded first, with a progress bar. Raises: ConfigError, ForearmError.
     """
@@ -69,30 +68,33 @@ def server_of(line: CommandLine) -> Iterator[RunningServer]:
     if found:
         if line.texts.keys() - {"model", "api_key"}:
             print(f"{found[0].url} serves {found[0].name} already; flags of serve change nothing", file=sys.stderr)
-        # It may just have been started by something else, and end before it takes requests.
-        with Client(found[0].url, found[0].name, None, trusting=True) as client:
-            while not (ready := client.ready()) and found[0] in running_servers():
+        with (
+            used(found[0].run_path, line.rest.keep) as ready,
+            Client(found[0].url, found[0].name, None, trusting=True) as client,
+        ):
+            while ready and not client.ready():  # it may end before it takes requests
                 time.sleep(_FRAME_S)
-        if ready:
-            yield found[0]
-            return
+                ready = found[0] in running_servers()
+            if ready:
+                yield found[0]
+                return
         place = Path(found[0].folder)
-    with _log(engine.short_name(place) if line.rest.keep else "") as log:
-        process, kept = start(line, place, log), False
-        try:
-            server = once_ready(process, log, engine.short_name(place))
-            kept = line.rest.keep
-            yield server
-        finally:
-            if not kept:
-                process.terminate()
-                process.wait()
+    name = engine.short_name(place)
+    with _log(name if line.rest.keep else "") as log, contextlib.ExitStack() as stack:
+        connection, end = socket.socketpair()
+        stack.callback(leave, connection)
+        with end:
+            process = start(line, place, log, end.fileno())
+        server = once_ready(process, log, name)
+        if line.rest.keep:
+            connection.send(KEEP)
+        yield server
 
 
-def start(line: CommandLine, place: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
+def start(line: CommandLine, place: Path, log: IO[bytes], user_fd: int) -> subprocess.Popen[bytes]:
     """Start `forearm serve` with the settings of a command line, for this machine alone unless they name a host.
 
-    Ctrl-C at the terminal does not reach it: it has a session of its own. Without --keep it ends with this process.
+    Ctrl-C at the terminal does not reach it: it has a session of its own. user_fd: one end of this user's connection.
     """
     given, api = line.texts, line.configs.api
     chosen: dict[str, Sequence[str]] = {"model": [str(place)]}
@@ -106,12 +108,12 @@ def start(line: CommandLine, place: Path, log: IO[bytes]) -> subprocess.Popen[by
         chosen["max_model_len"] = ["auto"]
     file = ["--config", line.rest.config] if line.rest.config else []
     return subprocess.Popen(
-        [sys.executable, "-m", "forearm", "serve", *file, *as_flags({**given, **chosen})],
+        [sys.executable, "-m", "forearm", "serve", f"--user-fd={user_fd}", *file, *as_flags({**given, **chosen})],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
         start_new_session=True,
-        preexec_fn=None if line.rest.keep else partial(die_with, os.getpid(), signal.SIGTERM),
+        pass_fds=(user_fd,),
     )
 
 

@@ -22,12 +22,16 @@ _STOP_S = 60.0  # a server drains for --shutdown-timeout, 30 s by default
 
 @dataclass(frozen=True)
 class RunningServer:
-    """A running `forearm serve`. name: as the command line has it. folder: the model's folder or .gguf file."""
+    """A running `forearm serve`. name: as the command line has it. folder: the model's folder or .gguf file.
+
+    run_path: its run folder.
+    """
 
     pid: int
     name: str
     folder: str
     url: str
+    run_path: Path
 
     def answers_to(self, word: str) -> bool:
         """True if a user can mean this server with a name, path, file name, hub address, port or process id."""
@@ -46,7 +50,7 @@ def running_servers() -> list[RunningServer]:
             host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(api["host"], api["host"])
             scheme = "https" if api["ssl_certfile"] else "http"
             url = f"unix:{api['uds']}" if api["uds"] else f"{scheme}://{host}:{api['port']}"
-            found.append(RunningServer(pid, engine["name"], api["model_folder"], url))
+            found.append(RunningServer(pid, engine["name"], api["model_folder"], url, folder))
     return sorted(found, key=lambda server: server.pid)
 
 

@@ -12,6 +12,7 @@ import logging
 import signal
 import sys
 from collections.abc import Coroutine, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from forearm.descriptors import raise_limit
 from forearm.model.checkpoint.hub import find_model, find_tokenizer
 from forearm.supervisor.addresses import api_answers, check_tls, held_address, unprotected
 from forearm.supervisor.run_folder import RunFolder, run_folder
+from forearm.supervisor.users import ServerUsers
 from forearm.supervisor.watchdog import is_stopped
 
 API_CONFIG = "api.json"
@@ -45,9 +47,10 @@ class ModelFiles:
     draft: str = ""
 
 
-def serve(configs: Configs, notes: Sequence[str]) -> int:
+def serve(configs: Configs, notes: Sequence[str], user_fd: int | None = None) -> int:
     """Run until SIGTERM, SIGINT or a failure that no restart can repair. Returns: the exit status.
 
+    user_fd: the socket of the first user (users.py); None: it does not end with its users.
     Raises: ConfigError for a wrong setting that is found before an engine is started.
     """
     logs.set_up(configs.serve, "serve")
@@ -59,8 +62,8 @@ def serve(configs: Configs, notes: Sequence[str]) -> int:
         log.warning("%s", warning)
     if (drafting := drafting_asked(configs.engine)) is not None:
         log.info("drafts: %s, at most %d tokens", drafting.method, drafting.tokens)
-    with held_address(configs.api), run_folder() as runtime:
-        return asyncio.run(server(configs, runtime))
+    with closing(ServerUsers(user_fd)) as users, held_address(configs.api), run_folder() as runtime:
+        return asyncio.run(users.during(server(configs, runtime), runtime.path))
 
 
 def server(configs: Configs, runtime: RunFolder) -> Coroutine[Any, Any, int]:
