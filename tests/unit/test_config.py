@@ -15,9 +15,12 @@ from forearm.config.engine_config import EngineConfig
 from forearm.config.flags import CommandLine, CommandParser, read_line
 from forearm.config.settings import from_json, to_json
 from forearm.config.speculative import Drafting, drafting_asked
+from forearm.engine.host.memory_plan import limits_of
 from forearm.engine.host.placement import Plan
 from forearm.engine.host.split_engines import EngineShare
 from forearm.errors import ConfigError
+from forearm.model.checkpoint.checkpoint import open_checkpoint
+from forearm.model.checkpoint.hub import DEMO_MODEL
 from forearm.offline.arguments import for_throughput
 from forearm.supervisor.run_folder import RunFolder
 from forearm.supervisor.serve import ModelFiles
@@ -352,6 +355,13 @@ def test_what_may_change_answers_is_told_to_the_api(argv: list[str], tmp_path: P
     assert len(told) == 2
 
 
-def test_offline_prompts_take_whole_steps_unless_told() -> None:
-    assert for_throughput(EngineConfig()).target_itl_s == 0
-    assert for_throughput(EngineConfig(target_itl_s=0.05)).target_itl_s == 0.05
+def test_offline_prompts_take_whole_steps_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    demo = open_checkpoint(DEMO_MODEL)
+    assert limits_of(engine_config(), demo).target_itl_s == 0.15
+    assert limits_of(for_throughput(engine_config()), demo).target_itl_s == 0
+
+    # A server's default is a value like others where it is told: by argument, flag or variable.
+    assert for_throughput(engine_config(target_itl_s=0.15)).target_itl_s == 0.15
+    assert for_throughput(line("--target-inter-token-latency", "0.15").configs.engine).target_itl_s == 0.15
+    monkeypatch.setenv("FOREARM_TARGET_INTER_TOKEN_LATENCY", "0.15")
+    assert for_throughput(engine_config()).target_itl_s == 0.15

@@ -125,11 +125,11 @@ class EngineConfig(Common):
         unit="tokens",
         parse=whole(0),
     )
-    target_itl_s: float = setting(
-        0.15,
+    target_itl_s: float | None = setting(
+        None,
         "target of the inter-token latency during prefill: a step with running streams takes only as many prompt "
         "tokens as are measured to fit this time, or twice the time of a step without them if that is more; 0: the "
-        "whole budget, as LLM and run-batch have it unless told",
+        "whole budget; absent: 0.15, but 0 for LLM and run-batch",
         flag="--target-inter-token-latency",
         env="FOREARM_TARGET_INTER_TOKEN_LATENCY",
         unit="s",

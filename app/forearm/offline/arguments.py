@@ -62,8 +62,7 @@ def settings_of(others: Mapping[str, Any]) -> dict[str, Any]:
 
 def for_throughput(config: EngineConfig) -> EngineConfig:
     """Return the config for answers that nobody waits for token by token: prompts take whole steps, unless told."""
-    default = EngineConfig.target_itl_s
-    return config if config.target_itl_s != default else replace(config, target_itl_s=0.0)
+    return replace(config, target_itl_s=0.0) if config.target_itl_s is None else config
 
 
 def changed_settings(config: EngineConfig) -> dict[str, Any]:

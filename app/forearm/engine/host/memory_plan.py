@@ -35,6 +35,7 @@ LEAST_ROWS = 32
 # but the rows of a layer should stay in near caches: 64 texts of 32 tokens by bge-base in int8 are 8 % faster than with
 # 2048 and 6 % faster than with 512; MiniLM and texts of 512 tokens take as long (a Xeon with AMX, two cores).
 STEP_TOKENS, POOLED_STEP_TOKENS = 512, 1024
+TARGET_ITL_S = 0.15  # if none is configured (docs/reliability.md)
 # Copies of states: the part of the KV cache's memory for them, and the most that are of use: the last prompt and the
 # last answer of a conversation take one each.
 _STATES_SHARE, _STATES_PER_SEQUENCE, _FEW_STATES = 8, 4, 64
@@ -199,7 +200,7 @@ def limits_of(config: EngineConfig, checkpoint: Checkpoint) -> StepLimits:
         step_rows=step_tokens if pooled else max(config.max_num_seqs, LEAST_ROWS) + draft_rows,
         slice_tokens=0 if pooled else config.long_prefill_token_threshold,
         whole_prompts=whole,
-        target_itl_s=config.target_itl_s,
+        target_itl_s=TARGET_ITL_S if config.target_itl_s is None else config.target_itl_s,
     )
 
 
