@@ -108,6 +108,7 @@ class Submit(msgspec.Struct, tag=True, kw_only=True):
     priority: int = 0  # lower goes first, as in vLLM
     client: str = ""  # for fair shares: the name of the API key, else the address
     cache_salt: str | None = None  # prefix blocks are shared only between equal salts
+    system_tokens: int = 0  # the first tokens, which the prompts of other chats may begin with, too; 0: not known
 
 
 class PoolingPrompt(msgspec.Struct, array_like=True):
@@ -244,6 +245,7 @@ class State(msgspec.Struct, tag=True, kw_only=True):
     kv_usage: float
     last_step_age_s: float  # seconds since the loop last finished a step or found nothing to do
     draining: bool = False
+    keeps_states: bool = False  # prompts go on only where copies of layers' states were made: send `system_tokens`
     model: ModelFacts | None = None
 
 

@@ -31,6 +31,7 @@ class EchoEngine:
     silent: bool = False  # accepts requests and sends no tokens
     holds_at: int = sys.maxsize  # answers wait before this token
     draining: bool = False
+    keeps_states: bool = False
     step_age_s: float = 0.0
     load: wire.Load | None = None  # sent to each new connection, and by `tell`
     disk_full: bool = False  # recordings fail
@@ -178,6 +179,7 @@ class EchoEngine:
             kv_usage=0.0,
             last_step_age_s=self.step_age_s,
             draining=self.draining,
+            keeps_states=self.keeps_states,
             model=wire.ModelFacts(family="echo", parameters=7, format="int8"),
         )
 

@@ -1,5 +1,5 @@
 """Prefix caching of a model whose layers keep states, through the HTTP API: the second turn of a chat goes on from the
-first one.
+first one, and another chat from its system prompt.
 """
 
 from __future__ import annotations
@@ -61,3 +61,15 @@ def test_the_second_turn_of_a_chat_goes_on_from_the_first(served: Served) -> Non
         if line.startswith("vllm:prefix_cache_hits_total")
     ]
     assert float(hits[0].split()[-1]) == cached(second)
+
+
+def test_another_chat_goes_on_at_the_end_of_their_system_prompt(served: Served) -> None:
+    system = {"role": "system", "content": " ".join(f"w{3 + i * 5 % 100}" for i in range(139))}
+    chats = [[system, {"role": "user", "content": f"w{50 + i} w{60 + i}"}] for i in range(2)]
+
+    first, second = (answer(served, chat) for chat in chats)
+    alone = answer(served, chats[1], cache_salt="alone, too")
+
+    assert cached(first) == cached(alone) == 0
+    assert cached(second) == (1 + 139) // 32 * 32
+    assert second["choices"][0]["message"]["content"] == alone["choices"][0]["message"]["content"]

@@ -110,6 +110,7 @@ class Admission:
             connection=connection,
             request_id=submit.request_id,
             prompt=self._prompt(submit.prompt_token_ids),
+            system_tokens=submit.system_tokens,
             params=params,
             columns=lasting(params, self.terms.vocab_size),
             max_tokens=self._max_tokens(len(submit.prompt_token_ids), params.max_tokens),

@@ -24,9 +24,9 @@ class BlockPool:
 
     A model whose layers keep states also has slots for them. A running sequence holds one as long as it holds blocks;
     copies in others let later sequences go on at the end of a block. Steps end where a copy is to be made: at the last
-    block of a prompt, and where a prompt leaves the cached blocks that it began with, as later ones may do there, too
-    (Pan et al. 2025, Marconi, arXiv:2411.19379). While a free slot is left, the other ends of a prompt's steps get a
-    copy. A decoding sequence has one at the end of its last full block.
+    blocks of a chat's system prompt and of the whole prompt, and where a prompt leaves the cached blocks that it began
+    with, as later ones may do there, too (Pan et al. 2025, Marconi, arXiv:2411.19379). While a free slot is left, the
+    other ends of a prompt's steps get a copy. A decoding sequence has one at the end of its last full block.
 
     drafted  by block: the number of its positions for which a draft model has keys and values
     states   None: the model's layers keep none
@@ -166,7 +166,7 @@ class BlockPool:
         if self.states is None or not self.states.kept or not sequence.request.root:
             return count
         start, end = sequence.computed, sequence.computed + count
-        for at in (sequence.shared, _prompt_end(sequence)):
+        for at in _kept_ends(sequence):
             if start < at < end and at - sequence.kept >= CUT_TOKENS:
                 return at - start
         aligned = end // BLOCK_TOKENS * BLOCK_TOKENS
@@ -178,10 +178,13 @@ class BlockPool:
         coming: the digests that `coming_digests` returned for them.
         """
         digest = self.next_digest(sequence)
-        if self.states is not None and self._cache.find(digest) is not None:  # what it lacks is a copy of states
-            shared = sequence.shared
-            digest = self._digest(sequence, shared // BLOCK_TOKENS - 1) if shared - sequence.kept >= CUT_TOKENS else b""
-        return digest in coming
+        if self.states is None or self._cache.find(digest) is None:
+            return digest in coming
+        # What it lacks is a copy of states.
+        return any(
+            at - sequence.kept >= CUT_TOKENS and self._digest(sequence, at // BLOCK_TOKENS - 1) in coming
+            for at in (sequence.shared, _system_end(sequence))
+        )
 
     def next_digest(self, sequence: Sequence) -> bytes:
         """Return the digest of the next block, empty if the sequence could not adopt it."""
@@ -195,15 +198,16 @@ class BlockPool:
         return self._digest(sequence, len(sequence.blocks))
 
     def coming_digests(self, sequence: Sequence, tokens: int) -> list[bytes]:
-        """Return the digests of the blocks that become full when `tokens` more tokens are computed, and of the block
-        at whose end its states are kept for other sequences, in this step or a later one.
+        """Return the digests of the blocks that become full when `tokens` more tokens are computed, and of the blocks
+        at whose ends its states are kept for other sequences, in this step or a later one.
         """
         if not sequence.request.root:
             return []
         first, end = sequence.computed // BLOCK_TOKENS, (sequence.computed + tokens) // BLOCK_TOKENS
         found = [self._digest(sequence, i) for i in range(first, end)]
-        if sequence.shared > sequence.computed:
-            found.append(self._digest(sequence, sequence.shared // BLOCK_TOKENS - 1))
+        if self.states is not None:
+            ends = (at for at in (sequence.shared, _system_end(sequence)) if at > sequence.computed)
+            found += [self._digest(sequence, at // BLOCK_TOKENS - 1) for at in ends]
         return found
 
     def publish(self, sequence: Sequence, start: int) -> None:
@@ -235,7 +239,7 @@ class BlockPool:
             return
         if decodes and sequence.passing is not None:
             states.drop(sequence.passing)
-        planned = at in (sequence.shared, _prompt_end(sequence)) and at - sequence.kept >= CUT_TOKENS
+        planned = at in _kept_ends(sequence) and at - sequence.kept >= CUT_TOKENS
         if states.keep(last, sequence.state, evict=decodes or planned):
             sequence.kept = at
             sequence.passing = last if decodes else None
@@ -265,6 +269,16 @@ class BlockPool:
             tokens = sequence.tokens[i * BLOCK_TOKENS : (i + 1) * BLOCK_TOKENS]
             sequence.digests.append(sha256(parent + tokens.tobytes()).digest())
         return sequence.digests[block]
+
+
+def _kept_ends(sequence: Sequence) -> list[int]:
+    """Return, in order, the ends of blocks where copies of a prompt's states are of use to later sequences."""
+    return sorted((_system_end(sequence), sequence.shared, _prompt_end(sequence)))
+
+
+def _system_end(sequence: Sequence) -> int:
+    """Return where the last full block of the system prompt ends; 0: the prompt has none, or it is not known."""
+    return min(sequence.request.system_tokens // BLOCK_TOKENS * BLOCK_TOKENS, _prompt_end(sequence))
 
 
 def _prompt_end(sequence: Sequence) -> int:

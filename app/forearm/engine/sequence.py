@@ -64,6 +64,7 @@ class Request:
     with the step that computes the text.
 
     prompt        int32 token ids that all outputs begin with; empty if the request pools
+    system_tokens the first of these that are a chat's system prompt; 0: none, or not known
     columns       of params
     root          start of the hash chain of its blocks: requests share blocks if their roots are equal; blocks of a
                   request without a root are never shared
@@ -84,6 +85,7 @@ class Request:
     client: str = ""
     pooling: PoolingTask | None = None
     prompt: array[int] = field(default_factory=lambda: array("i"))
+    system_tokens: int = 0
     columns: Columns = field(default_factory=lambda: Columns(b"", b"", free=True))
     max_tokens: int = 0
     stop_ids: frozenset[int] = frozenset()

@@ -55,7 +55,7 @@ class Client:
         self.refused: dict[str, wire.Refused] = {}
 
     def submit(self, request_id: str, prompt: list[int], *, connection: int = 0, **fields: Any) -> None:
-        extra = {name: fields.pop(name) for name in ("priority", "cache_salt") if name in fields}
+        extra = {name: fields.pop(name) for name in ("priority", "cache_salt", "system_tokens") if name in fields}
         extra["client"] = fields.pop("sender", "")
         params = wire.SamplingParams(**fields)
         submit = wire.Submit(request_id=request_id, prompt_token_ids=prompt, params=params, **extra)

@@ -11,6 +11,7 @@ from tests.history_executor import HistoryExecutor
 from tests.unit.engine.client import Client, expected
 from tests.unit.engine.teller import told
 
+from forearm.engine.blocks import CUT_TOKENS
 from forearm.engine.scheduler import StepLimits
 
 
@@ -23,9 +24,9 @@ def words(seed: int, count: int) -> list[int]:
     return random.Random(seed).choices(range(50), k=count)
 
 
-def ask(client: Client, name: str, prompt: list[int], max_tokens: int = 4, n: int = 1) -> int:
+def ask(client: Client, name: str, prompt: list[int], max_tokens: int = 4, n: int = 1, system_tokens: int = 0) -> int:
     """Return how many tokens of the prompt were not computed; the answer is the one of an engine without a cache."""
-    client.submit(name, prompt, max_tokens=max_tokens, temperature=1, seed=7, n=n)
+    client.submit(name, prompt, max_tokens=max_tokens, temperature=1, seed=7, n=n, system_tokens=system_tokens)
     client.finish()
     for index in range(n):
         assert client.tokens(name, index) == expected(prompt, max_tokens, temperature=1, seed=7, index=index)
@@ -82,6 +83,59 @@ def test_prompts_that_leave_each_other_at_a_block_let_the_third_go_on_there() ->
     assert [ask(client, str(i), system + words(2 + i, 40)) for i in range(4)] == [0, 0, 128, 128]
     assert client.executor.steps[:2] == [160, 10]
     assert 128 in client.executor.steps
+
+
+def test_the_second_chat_goes_on_at_the_end_of_their_system_prompt() -> None:
+    client, system = client_of(8), words(1, 130)
+
+    found = [ask(client, str(i), system + words(2 + i, 90), system_tokens=130) for i in range(3)]
+
+    assert found == [0, 128, 128]
+    assert client.executor.steps[:3] == [128, 64, 28]
+    assert client.executor.steps.count(128) == 1
+
+
+def test_chats_that_arrive_together_compute_their_system_prompt_once() -> None:
+    client, system = client_of(8, step_tokens=400), words(1, 130)
+    prompts = [system + words(2 + i, 40) for i in range(6)]
+    for i, prompt in enumerate(prompts):
+        client.submit(str(i), prompt, max_tokens=1, temperature=0, system_tokens=130)
+    client.finish()
+
+    assert sum(client.executor.steps) == 128 + 6 * 42
+    for i, prompt in enumerate(prompts):
+        assert client.tokens(str(i)) == expected(prompt, 1)
+
+
+def test_a_long_system_prompt_is_waited_for_over_several_steps() -> None:
+    client, system = client_of(2, step_tokens=64), words(1, 250)
+    for i in range(3):
+        client.submit(str(i), system + words(2 + i, 40), max_tokens=1, temperature=0, system_tokens=250)
+    client.finish()
+
+    assert sum(client.executor.steps) == 224 + 3 * (290 - 224)
+
+
+def test_a_copy_at_the_end_of_a_system_prompt_evicts_the_one_used_least_recently() -> None:
+    client, system = client_of(2), words(1, 130)
+    for seed in (5, 6):
+        ask(client, f"other {seed}", words(seed, 100))
+
+    assert [ask(client, str(i), system + words(2 + i, 50), system_tokens=130) for i in range(2)] == [0, 128]
+
+
+def test_a_short_system_prompt_cuts_no_prompt() -> None:
+    client = client_of(8)
+
+    assert ask(client, "a", words(1, 100), system_tokens=CUT_TOKENS - 1) == 0
+
+    assert client.executor.steps[:2] == [96, 4]
+
+
+def test_a_system_prompt_that_is_the_whole_prompt_is_cut_at_the_last_full_block() -> None:
+    client = client_of(8)
+
+    assert [ask(client, name, words(1, 128), system_tokens=128) for name in "ab"] == [0, 96]
 
 
 def test_a_beginning_of_prompts_that_arrive_together_is_computed_twice() -> None:

@@ -36,6 +36,14 @@ def ours() -> Tokenizer:
 THEIRS = backend()
 
 
+def test_tokens_before_a_character_are_those_that_lie_before_its_token_whole(ours: Tokenizer) -> None:
+    text = "a bc d"
+
+    assert [ours.encode_from(text, at, False)[1] for at in range(8)] == [0, 0, 1, 1, 0, 2, 0, 0]
+    assert ours.encode_from(text, 2, True) == (ours.encode(text), 2)
+    assert ours.encode_from("", 0, False) == ([], 0)
+
+
 @given(text=TEXTS, limit=st.integers(2, 16), side=st.sampled_from(["right", "left"]))
 def test_a_text_is_cut_as_tokenizers_cuts_it(ours: Tokenizer, text: str, limit: int, side: Any) -> None:
     THEIRS.enable_truncation(limit, direction=side)

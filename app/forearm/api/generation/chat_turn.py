@@ -115,7 +115,7 @@ class ServingChat:
         self._warnings.unknown_fields(body.model_extra)
         head = self._model.heading("chatcmpl", body, caller)
         choice = self._tool_choice(body)
-        text, prompt = await self._prompts.chat(body, self._told_tools(choice))
+        text, prompt, system_tokens = await self._prompts.chat(body, self._told_tools(choice))
         options = constraints.parser_options(body, choice, text)
         constraint = await constraints.of_chat(body, choice, options)
         limit = max_tokens(body, len(prompt), self._prompts.context, self._defaults.get("max_tokens"))
@@ -126,7 +126,7 @@ class ServingChat:
             OutputReader(tokenizer, prompt, texts, OutputParser(constraints.dialect, options), choice.must_call)
             for _ in range(params.n)
         ]
-        stream = await self._streams.open(body, [prompt], [params], readers, caller)
+        stream = await self._streams.open(body, [prompt], [params], readers, caller, system_tokens)
         return Turn(body, head.under(params.grammar), prompt, text, stream, self._meter, request_type)
 
     async def prompt(self, body: ChatRequest) -> list[int]:
@@ -134,7 +134,7 @@ class ServingChat:
 
         Raises: InvalidRequest, EngineUnavailable.
         """
-        return (await self._prompts.chat(body, self._told_tools(self._tool_choice(body))))[1]
+        return (await self._prompts.chat(body, self._told_tools(self._tool_choice(body)))).token_ids
 
     def _tool_choice(self, body: ChatRequest) -> ToolChoice:
         """Return how the answer may call tools. Raises: InvalidRequest."""

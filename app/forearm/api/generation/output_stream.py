@@ -119,8 +119,10 @@ class OutputStreams:
         params: Sequence[wire.SamplingParams],
         readers: Sequence[OutputReader],
         caller: Caller,
+        system_tokens: int = 0,
     ) -> OutputStream:
         """Submit all prompts of a request to an engine. `params`: one per prompt; `readers`: one per choice.
+        `system_tokens`: of each prompt, as in wire.Submit.
 
         Raises: InvalidRequest, Overloaded, EngineUnavailable: all before the first byte of an answer.
         """
@@ -140,6 +142,7 @@ class OutputStreams:
                 priority=caller.priority_of(body.priority),
                 client=caller.client,
                 cache_salt=body.cache_salt,
+                system_tokens=system_tokens,
             )
             for number, prompt in enumerate(prompts)
         ]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cached_property, partial
-from typing import Any
+from itertools import takewhile
+from typing import Any, NamedTuple
 
 from forearm.api.engine_client.engine_client import EngineClient
 from forearm.api.generation.request_bodies import ChatMessageBody, ChatRequest, GenerationBody
@@ -26,6 +28,15 @@ _LONG_TEXT = 20_000
 # afterwards (truncate_prompt_tokens) may be longer than the context.
 _HOPELESS = 4
 _WAITING = 64  # requests that bring their own template; later ones wait until a thread is free
+_ANOTHER = "FOREARM_ANOTHER_CHAT"  # content of a message
+
+
+class ChatPrompt(NamedTuple):
+    """A chat's prompt. system_tokens: how many of its tokens are the system prompt; 0: none, or not of use."""
+
+    text: str
+    token_ids: list[int]
+    system_tokens: int
 
 
 class PromptRenderer:
@@ -64,8 +75,8 @@ class PromptRenderer:
         """Return the threads that wait for untrusted templates, which would else block those of asyncio.to_thread."""
         return ThreadPoolExecutor(_WAITING, "template")
 
-    async def chat(self, body: ChatRequest, tools: list[Json] | None) -> tuple[str, list[int]]:
-        """Return a chat's prompt, as text and as token ids. `tools`: the tools that the prompt lists.
+    async def chat(self, body: ChatRequest, tools: list[Json] | None) -> ChatPrompt:
+        """Return a chat's prompt. `tools`: the tools that it lists.
 
         Raises: InvalidRequest, EngineUnavailable.
         """
@@ -76,16 +87,30 @@ class PromptRenderer:
         verbosity = (body.model_extra or {}).get("verbosity")
         if verbosity is not None and self.template is not None and "verbosity" in self.template.names:
             kwargs.setdefault("verbosity", verbosity)
-        text = await self.render(
-            body.messages,
+        render = partial(
+            self.render,
             chat_template=body.chat_template,
-            add_generation_prompt=body.add_generation_prompt,
-            continue_final_message=body.continue_final_message,
             kwargs=kwargs,
             tools=tools,
             documents=[one.model_dump() for one in body.documents] if body.documents else None,
         )
-        return text, self.truncated(await self.encode(text, body.add_special_tokens), body)
+        text = await render(
+            body.messages,
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+        )
+        system = [*takewhile(lambda one: one.role in ("system", "developer"), body.messages)]
+        end = 0
+        if (system or tools) and body.chat_template is None and self._engine.state.keeps_states:
+            # The system prompt is what another chat with the same system messages and tools begins with, too.
+            system.append(ChatMessageBody(role="user", content=_ANOTHER))
+            with suppress(InvalidRequest):
+                another = await render(system, add_generation_prompt=False, continue_final_message=False)
+                before = another.partition(_ANOTHER)[0]
+                end = len(before) if text.startswith(before) else 0
+        ids, system_tokens = await self._encode_from(text, end, body.add_special_tokens)
+        prompt = self.truncated(ids, body)
+        return ChatPrompt(text, prompt, system_tokens if len(prompt) == len(ids) else 0)
 
     async def render(
         self,
@@ -138,10 +163,16 @@ class PromptRenderer:
 
         Raises: InvalidRequest for a text that cannot fit, before seconds are spent on tokenizing it.
         """
+        return (await self._encode_from(text, 0, add_special_tokens, characters))[0]
+
+    async def _encode_from(
+        self, text: str, at: int, add_special_tokens: bool, characters: int = 0
+    ) -> tuple[list[int], int]:
+        """Return a text's token ids, and how many come before its character `at`. Raises: as `encode`."""
         self.check_length(text)
         if max(len(text), characters) < _LONG_TEXT:
-            return self.tokenizer.encode(text, add_special_tokens)
-        return await asyncio.to_thread(self.tokenizer.encode, text, add_special_tokens)
+            return self.tokenizer.encode_from(text, at, add_special_tokens)
+        return await asyncio.to_thread(self.tokenizer.encode_from, text, at, add_special_tokens)
 
     def check_length(self, text: str, param: str | None = None) -> None:
         """Refuse a text that cannot fit, before seconds are spent on tokenizing it. Raises: InvalidRequest."""

@@ -70,8 +70,13 @@ class Tokenizer:
         """Return the ids of `text`. add_special_tokens: add the special tokens that the model was trained with (BOS,
         say).
         """
-        ids: list[int] = self._encoded(text, add_special_tokens).ids
-        return ids
+        return self.encode_from(text, 0, add_special_tokens)[0]
+
+    def encode_from(self, text: str, at: int, add_special_tokens: bool) -> tuple[list[int], int]:
+        """Return the ids of `text`, and how many come before the token of its character `at`; 0 if none covers it."""
+        found = self._encoded(text, add_special_tokens)
+        before: int | None = found.char_to_token(at)
+        return found.ids, before or 0
 
     def encode_cut(
         self,
