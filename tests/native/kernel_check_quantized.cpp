@@ -161,9 +161,10 @@ void check_dtype(Report& report, const Kernels& tier, const Kernels& scalar, DTy
           if (turn++ % 3 || (report.few() && turn / 3 % 7)) continue;
           const Epilogue epilogue = kEpilogues[turn / 3 % 5];
           const int64_t columns = epilogue == Epilogue::gated ? round_up(n, 32) : n;
+          const int64_t values = group == 128 && turn / 15 % 2 ? 192 : group;
           const Zero zero = fp8 ? Zero::none : static_cast<Zero>(turn / 9 % 3);
           check_case(report, tier, scalar,
-                     {m, {columns, k, group, dtype, kScales[turn / 6 % 4], zero}, epilogue, wide});
+                     {m, {columns, k, values, dtype, kScales[turn / 6 % 4], zero}, epilogue, wide});
         }
       }
     }

@@ -87,6 +87,16 @@ def test_groups_are_halved_until_they_divide_the_rows(width: int, group: int, tm
     assert found["layers.0.up"].group == 128
 
 
+@pytest.mark.parametrize(("width", "group"), [(384, 128), (576, 192), (320, 64), (100, 128)])
+def test_fp8_has_int8_groups_of_192_where_128_does_not_divide_the_rows(width: int, group: int, tmp_path: Path) -> None:
+    folder = llama(tmp_path, **SIZES | {"intermediate_size": width})
+
+    assert formats(folder, "fp8")["layers.0.down"].group == group
+    others = [Asked("int8"), Asked("int8", activations="float"), Asked("fp8", portable=True)]
+    groups = {open_checkpoint(folder, quantization=asked).formats["layers.0.down"].group for asked in others}
+    assert groups == {64 if group == 192 else group}, "other engines read groups of 32, 64 and 128"
+
+
 @pytest.mark.parametrize(("width", "turned"), [(256, True), (192, False), (100, False)])
 def test_activations_before_down_are_turned_in_whole_groups_of_128(width: int, turned: bool, tmp_path: Path) -> None:
     llama(tmp_path, **SIZES | {"intermediate_size": width})

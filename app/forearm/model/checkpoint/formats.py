@@ -16,6 +16,7 @@ from forearm.model.quantization.quantization import (
     FP8_END_LAYERS,
     FP8_HEAD_GROUP,
     FP8_INT8_ROLES,
+    FP8_WIDER_GROUP,
     HEAD_GROUP,
     INT4_END_LAYERS,
     INT8_GROUP,
@@ -61,19 +62,23 @@ def plan_formats(
     if (asked.weights, asked.activations) == ("int8", "auto"):  # the last layer's: INT8_GROUP
         last = [name for name in grouped if name.split(".")[:2] == grouped[-1].split(".")[:2]]
         formats |= {name: replace(formats[name], wide=True) for name in last}
-    whole = {spec.name: _in_whole_groups(formats[spec.name], spec.k) for spec in specs}
+    wider = FP8_WIDER_GROUP if asked.weights == "fp8" and not asked.portable else INT8_GROUP
+    whole = {spec.name: _in_whole_groups(formats[spec.name], spec.k, wider) for spec in specs}
     if not rotated or asked.portable:
         return whole
     turned = [spec.name for spec in specs if spec.name in grouped and spec.k % TURNED == 0]
     return whole | {name: replace(whole[name], turned=not whole[name].wide) for name in turned}
 
 
-def _in_whole_groups(format: WeightFormat, k: int) -> WeightFormat:
+def _in_whole_groups(format: WeightFormat, k: int, wider: int) -> WeightFormat:
     """Return a format whose groups divide rows of k values, as other readers of compressed-tensors ask.
 
-    Groups are halved until they do, to 32 at the least (576 values: 64 for 128). The kernels take any.
+    Groups are halved until they do, to 32 at the least, unless int8 can have groups of `wider` values. The kernels take
+    any.
     """
     group = format.group
+    if format.dtype == "int8" and group == INT8_GROUP and k % group and k % wider == 0:
+        return replace(format, group=wider)
     while group > 32 and k % group:
         group //= 2
     return format if not group or k % group else replace(format, group=group)
