@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forearm.api.engine_client.engine_client import EngineClient
 from forearm.api.generation.chat_turn import ServingChat
@@ -21,7 +21,6 @@ from forearm.api.pooling.pooled import ServingPooling
 from forearm.api.responses.serving_responses import ServingResponses
 from forearm.config.api_config import ApiConfig
 from forearm.model.families.generation import sampling_defaults
-from forearm.model.pooling.pooling import asked_of, pooling_plan
 from forearm.text.templates.chat_template import (
     ChatTemplate,
     check_rendering,
@@ -30,6 +29,9 @@ from forearm.text.templates.chat_template import (
 )
 from forearm.text.tokenizer.tokenizer import load_tokenizer
 from forearm.text.tool_parsers.output_parser import find_dialect
+
+if TYPE_CHECKING:
+    from forearm.model.pooling.pooling import PoolingPlan
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def load_services(config: ApiConfig) -> Services:
         calls = "hermes"  # where the template knows no tools, Hermes' prompt shows them
     source, added = "" if shown is None else shown.source, frozenset(tokenizer.added.values())
     dialect = find_dialect(source, calls, config.reasoning_parser, added)
-    plan = pooling_plan(folder, asked_of(config)) if (folder / "config.json").is_file() else None  # else a .gguf file
+    plan = _pooling(folder, config)
 
     defaults = sampling_defaults(folder, config.generation_config, config.override_generation_config)
     texts = ("completions",) if template is None else ("chat", "completions")
@@ -101,3 +103,12 @@ def load_services(config: ApiConfig) -> Services:
         ServingResponses(config, model, prompts, defaults, chat, warnings),
         ServingPooling(config, plan, model, prompts, engine, warnings),
     )
+
+
+def _pooling(folder: Path, config: ApiConfig) -> PoolingPlan | None:
+    """Return the plan of a model that pools. A .gguf file has none, and its start does not wait for the import."""
+    if not (folder / "config.json").is_file():
+        return None
+    from forearm.model.pooling.pooling import asked_of, pooling_plan
+
+    return pooling_plan(folder, asked_of(config))

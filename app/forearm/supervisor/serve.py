@@ -110,6 +110,7 @@ def _api_child(config: ApiConfig, runtime: RunFolder, answer_timeout_s: float) -
             "FOREARM_API_CONFIG": str(runtime.path / API_CONFIG),
             "PROMETHEUS_MULTIPROC_DIR": str(runtime.path / METRICS_FOLDER),  # prometheus_client's import reads it
             "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",  # else every log has a warning that torch is missing
+            "PYDANTIC_DISABLE_PLUGINS": "__all__",  # else each start reads the metadata of all installed packages
             **NO_BLAS,
         },
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
@@ -14,7 +14,9 @@ from forearm.api.pooling.pooled import Pooling
 from forearm.api.pooling.request_bodies import EmbeddingRequest, PoolingRequest
 from forearm.api.pooling.response_bodies import Embedding, PooledText
 from forearm.errors import InvalidRequest
-from forearm.model.pooling.pooling import PoolingPlan, Task
+
+if TYPE_CHECKING:
+    from forearm.model.pooling.pooling import PoolingPlan, Task
 
 router = APIRouter()
 

@@ -25,11 +25,11 @@ from forearm.api.pooling.response_bodies import PoolingData, PoolingReply
 from forearm.api.pooling.vectors import embed
 from forearm.config.api_config import ApiConfig
 from forearm.errors import InvalidRequest
-from forearm.model.pooling.pooling import PoolingPlan, Task
 from forearm.text.tokenizer.text_pairs import KeptEnd
 
 if TYPE_CHECKING:
     from forearm.array_types import Float32Array
+    from forearm.model.pooling.pooling import PoolingPlan, Task
 
 MAX_INPUTS = 2048  # OpenAI's limit
 _AT_ONCE = 20_000  # characters that are tokenized on the event loop's thread: some ms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
@@ -16,8 +16,10 @@ from forearm.api.pooling.pooled import MAX_INPUTS, Pooling, PoolingHeading, Serv
 from forearm.api.pooling.request_bodies import PairFields, PairTexts, RerankRequest, ScoreRequest
 from forearm.api.pooling.response_bodies import Ranked, RerankReply, RerankText, RerankUsage, Score
 from forearm.errors import InvalidRequest
-from forearm.model.pooling.pooling import PoolingPlan, similarities
 from forearm.text.tokenizer.text_pairs import PairForm
+
+if TYPE_CHECKING:
+    from forearm.model.pooling.pooling import PoolingPlan
 
 router = APIRouter()
 
@@ -107,6 +109,8 @@ async def _scores(
 
     Raises: as ServingPooling.pooled.
     """
+    from forearm.model.pooling.pooling import similarities
+
     given = pooling.prompts.template if pooling.has_own_template else None
     form = PairForm(plan, pooling.prompts.tokenizer, given, body.instruction, body.chat_template_kwargs)
     if body.instruction is not None and not (plan.kind == "classify" and form.takes_instruction):

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forearm.errors import ConfigError, InvalidRequest
-from forearm.text.tokenizer.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -60,6 +59,8 @@ def tokenizer_text(source: Path) -> tuple[str, int]:
 
     Raises: ConfigError if there is no tokenizer, or it cannot be read.
     """
+    from forearm.text.tokenizer.tokenizer import load_tokenizer  # an engine needs it for this alone
+
     rust = load_tokenizer(source).parts.backend_tokenizer
     tokens = max(rust.get_vocab(with_added_tokens=True).values()) + 1
     if tokens > _MOST_TOKENS:  # to_str goes through all ids, also those that no token has

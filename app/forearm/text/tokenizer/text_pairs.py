@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from forearm.model.pooling.pooling import PoolingPlan
 from forearm.text.templates.chat_template import ChatTemplate
 from forearm.text.tokenizer.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from forearm.model.pooling.pooling import PoolingPlan
 
 DEFAULT_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 _BEFORE = (
