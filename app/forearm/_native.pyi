@@ -13,10 +13,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from forearm.array_types import Float32Array, Int8Array, Int32Array, UInt8Array, UInt32Array, UInt64Array
+from forearm.array_types import Float32Array, Int8Array, Int32Array, UInt8Array, UInt16Array, UInt32Array, UInt64Array
 from forearm.config.number_formats import WeightFormat
 from forearm.model.families.config import ModelConfig
 from forearm.model.families.matrices import MatrixSpec
+from forearm.model.quantization.rounding import Rounding
 
 def tier() -> str:
     """Name of the kernel tier in use; chosen at the first call.
@@ -117,16 +118,10 @@ class Executor:
     def barriers(self) -> int:
         """Barriers passed since the executor was made."""
     def load_matrix(
-        self,
-        name: str,
-        data: Float32Array | npt.NDArray[np.uint16],
-        dtype: str,
-        row: int = 0,
-        importance: Float32Array | None = None,
-        feedback: Float32Array | None = None,
+        self, name: str, data: Float32Array | UInt16Array, dtype: str, row: int = 0, rounding: Rounding = ...
     ) -> None:
         """Pack `data` as rows row .. row + len(data) - 1 of the matrix `name`, in its format: converted, or, where that
-        has codes, rounded as kernels.h's RoundTask says (fp8: to nearest).
+        has codes, rounded as kernels.h's RoundTask says with `rounding` (fp8: to nearest).
 
         name: embed, positions, types, distances, head, layers.{i}.{q,k,v,o,gate,up,down}, dense.{i},
         layers.{i}.conv_{b,c,x,out}, layers.{i}.mamba_{z,xbc,dt,out}, layers.{i}.delta_{q,k,v,z,b,a,out},
@@ -134,7 +129,6 @@ class Executor:
         layers.{i}.{router,shared_gate}, layers.{i}.{experts,shared}.{gate,up,down}. The experts' rows follow each
         other: row e * rows + r is row r of expert e.
         data: [rows, k], float32, or uint16 that holds the bits of float16 or bfloat16, as `dtype` says.
-        importance: float32 [k], for rounding to integers (kernels.h, RoundTask). feedback: float32 [2 * k * 16], too.
         Pieces of one matrix come in ascending order of rows.
         Raises: ValueError if there is no such matrix or the shape is not its.
         """

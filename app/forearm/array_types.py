@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 Int8Array = npt.NDArray[np.int8]
 UInt8Array = npt.NDArray[np.uint8]
+UInt16Array = npt.NDArray[np.uint16]
 Int32Array = npt.NDArray[np.int32]
 UInt32Array = npt.NDArray[np.uint32]
 UInt64Array = npt.NDArray[np.uint64]

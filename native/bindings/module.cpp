@@ -52,8 +52,7 @@ int64_t kv_block_bytes(const py::object& config, const std::string& kv_dtype) {
 int64_t state_bytes(const py::object& config) { return States(config_of(config, py::tuple())).bytes_per_slot(); }
 
 void load_matrix(Executor& executor, const std::string& name, const py::array& data, const std::string& dtype,
-                 int64_t row, const std::optional<Array<float>>& importance,
-                 const std::optional<Array<float>>& feedback) {
+                 int64_t row, const py::object& rounding) {
   const DType kind = dtype_of(dtype);
   const bool floats = py::isinstance<py::array_t<float>>(data), halves = py::isinstance<py::array_t<uint16_t>>(data);
   if (data.ndim() != 2 || !(data.flags() & py::array::c_style))
@@ -65,6 +64,11 @@ void load_matrix(Executor& executor, const std::string& name, const py::array& d
     throw std::invalid_argument("'" + name + "' has dtype " + dtype + ", but its array is " +
                                 py::str(data.dtype()).cast<std::string>());
   const Tensor tensor{data.data(), kind, data.shape(0), data.shape(1)};
+  std::optional<Array<float>> importance, feedback;
+  if (!rounding.is_none()) {
+    importance = rounding.attr("importance").cast<std::optional<Array<float>>>();
+    feedback = rounding.attr("feedback").cast<std::optional<Array<float>>>();
+  }
   if (importance) expect_length("importance", *importance, tensor.k);
   if (feedback) expect_length("feedback", *feedback, 2 * tensor.k * kFeedback);
   const py::gil_scoped_release release;
@@ -195,8 +199,7 @@ void bind_executor(py::module_& module) {
       .def_property_readonly("state_bytes_per_slot", &Executor::state_bytes_per_slot)
       .def_property_readonly("threads", [](Executor& executor) { return executor.pool().threads(); })
       .def_property_readonly("barriers", [](Executor& executor) { return executor.pool().barriers(); })
-      .def("load_matrix", &load_matrix, "name"_a, "data"_a, "dtype"_a, "row"_a = 0,
-           "importance"_a.noconvert() = py::none(), "feedback"_a.noconvert() = py::none())
+      .def("load_matrix", &load_matrix, "name"_a, "data"_a, "dtype"_a, "row"_a = 0, "rounding"_a = py::none())
       .def("load_codes", &load_codes, "name"_a, "codes"_a, "scales"_a.noconvert(), "zeros"_a = py::none(),
            "offsets"_a = py::none(), "order"_a = py::none(), "row"_a = 0)
       .def(

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
-from forearm.array_types import Float32Array
+from forearm.array_types import Float32Array, UInt16Array
 from forearm.model.checkpoint.calibration import Team
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.hub import DEMO_MODEL
@@ -17,6 +16,7 @@ from forearm.model.checkpoint.weights import load_weights
 from forearm.model.families.matrices import matrices
 from forearm.model.quantization.feedback import RANK
 from forearm.model.quantization.quantization import Asked
+from forearm.model.quantization.rounding import PLAIN, Rounding
 
 DEMO = open_checkpoint(DEMO_MODEL).config
 
@@ -30,20 +30,14 @@ class Kept:
         self.feedback: dict[str, Float32Array] = {}
 
     def load_matrix(
-        self,
-        name: str,
-        data: Float32Array | npt.NDArray[np.uint16],
-        dtype: str,
-        row: int = 0,
-        importance: Float32Array | None = None,
-        feedback: Float32Array | None = None,
+        self, name: str, data: Float32Array | UInt16Array, dtype: str, row: int = 0, rounding: Rounding = PLAIN
     ) -> None:
         """Keep rows and feedback."""
         before = self.matrices.get(name, np.empty((0, data.shape[1]), np.float32))
         assert len(before) == row
         self.matrices[name] = np.concatenate([before, widened(data, dtype)])
-        if feedback is not None:
-            self.feedback[name] = feedback
+        if rounding.feedback is not None:
+            self.feedback[name] = rounding.feedback
 
     def load_vector(self, name: str, values: Float32Array, row: int = 0) -> None:
         """Keep a vector."""

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from forearm import _native
-from forearm.array_types import Float32Array, Int8Array
+from forearm.array_types import Float32Array, Int8Array, UInt16Array
 from forearm.config.number_formats import WeightFormat
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint
@@ -28,6 +28,7 @@ from forearm.model.checkpoint.shards import widened
 from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.families.config import Attention, FeedForward
 from forearm.model.families.keys import read_json
+from forearm.model.quantization.rounding import PLAIN, Rounding
 
 ROWS = 256  # of a matrix that a thread rounds at a time
 _STORED = {"float32": "F32", "int8": "I8", "int32": "I32", "int64": "I64", "float16": "F16", "bfloat16": "BF16"}
@@ -75,13 +76,7 @@ class CheckpointWriter:
         self._keep(self._parts[name], "", row, "float32", values)
 
     def load_matrix(
-        self,
-        name: str,
-        data: Float32Array | npt.NDArray[np.uint16],
-        dtype: str,
-        row: int = 0,
-        importance: Float32Array | None = None,
-        feedback: Float32Array | None = None,
+        self, name: str, data: Float32Array | UInt16Array, dtype: str, row: int = 0, rounding: Rounding = PLAIN
     ) -> None:
         """Round rows of a matrix as the executor's load_matrix does, and keep codes and scales."""
         part = self._parts[name]
@@ -92,7 +87,9 @@ class CheckpointWriter:
         def rounded(first: int) -> tuple[Int8Array, Float32Array]:
             rows = widened(data[first : first + ROWS], dtype)
             group = format.group or rows.shape[1]
-            return self._kernels.round(rows, format.dtype, group, format.scale_dtype, importance, feedback)
+            return self._kernels.round(
+                rows, format.dtype, group, format.scale_dtype, rounding.importance, rounding.feedback
+            )
 
         for first, (codes, scales) in zip(
             range(0, len(data), ROWS), self._threads.map(rounded, range(0, len(data), ROWS)), strict=True
@@ -144,7 +141,7 @@ class CheckpointWriter:
             for _, _, values in tensors:
                 file.write(values.data)
 
-    def _floats(self, data: Float32Array | npt.NDArray[np.uint16], dtype: str) -> tuple[str, Array]:
+    def _floats(self, data: Float32Array | UInt16Array, dtype: str) -> tuple[str, Array]:
         """Return dtype and values of rows that stay floats: the model's dtype, also after a rotation in float32."""
         wanted = self._checkpoint.weight_dtype
         if dtype == wanted or wanted == "float32":

@@ -7,9 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
-from forearm.array_types import Float32Array
+from forearm.array_types import Float32Array, UInt16Array
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.shards import Files, StoredTensor, widened
 from forearm.model.checkpoint.tensor_part import TensorPart
@@ -97,7 +96,5 @@ class RotatedWeights:
         own = rotation.turn_groups(own) if self._formats[part.matrix].turned else own
         whole[:, column : column + step] = rotation.rotate_stream(own)
 
-    def _stored_rows(
-        self, part: TensorPart, tensor: StoredTensor, begin: int, end: int
-    ) -> Float32Array | npt.NDArray[np.uint16]:
+    def _stored_rows(self, part: TensorPart, tensor: StoredTensor, begin: int, end: int) -> Float32Array | UInt16Array:
         return self._files.mapping(tensor.path).rows(tensor, part.rows(begin, end))

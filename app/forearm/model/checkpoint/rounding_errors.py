@@ -17,12 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from forearm import _native
-from forearm.array_types import Float32Array, Int8Array, Int32Array, UInt8Array
+from forearm.array_types import Float32Array, Int8Array, Int32Array, UInt8Array, UInt16Array
 from forearm.config.number_formats import WeightFormat
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.shards import widened
 from forearm.model.families.matrices import matrices
 from forearm.model.quantization.codes import E4M3
+from forearm.model.quantization.rounding import PLAIN, Rounding
 
 log = logging.getLogger(__name__)
 
@@ -80,13 +81,7 @@ class TensorReceiver(Protocol):
     """Takes the tensors of a model of floats: an executor, or the writer of a quantized checkpoint."""
 
     def load_matrix(
-        self,
-        name: str,
-        data: Float32Array | npt.NDArray[np.uint16],
-        dtype: str,
-        row: int = 0,
-        importance: Float32Array | None = None,
-        feedback: Float32Array | None = None,
+        self, name: str, data: Float32Array | UInt16Array, dtype: str, row: int = 0, rounding: Rounding = PLAIN
     ) -> None:
         """Take rows of a matrix (_native.pyi, Executor)."""
         ...
@@ -125,16 +120,10 @@ class RoundingSample:
         self._target.load_vector(name, values, row)
 
     def load_matrix(
-        self,
-        name: str,
-        data: Float32Array | npt.NDArray[np.uint16],
-        dtype: str,
-        row: int = 0,
-        importance: Float32Array | None = None,
-        feedback: Float32Array | None = None,
+        self, name: str, data: Float32Array | UInt16Array, dtype: str, row: int = 0, rounding: Rounding = PLAIN
     ) -> None:
         """Pass rows of floats on; round some of them as the executor does, and compare."""
-        self._target.load_matrix(name, data, dtype, row, importance, feedback)
+        self._target.load_matrix(name, data, dtype, row, rounding)
         matrix, step = self._places[name]
         format, rows = self._formats[matrix], data[-row % step :: step]
         if not format.is_quantized or not len(rows):
@@ -142,13 +131,15 @@ class RoundingSample:
         floats = np.ascontiguousarray(widened(rows, dtype))
         if format.is_integer:
             group = format.group or floats.shape[1]
-            codes, scales = self._kernels.round(floats, format.dtype, group, format.scale_dtype, importance, feedback)
+            codes, scales = self._kernels.round(
+                floats, format.dtype, group, format.scale_dtype, rounding.importance, rounding.feedback
+            )
             lost = floats - codes * _spread(scales, floats.shape, format)
         else:
             scales = np.maximum(np.abs(floats).max(axis=1, keepdims=True) / E4M3[126], np.finfo(np.float32).tiny)
             steps = _fp8_step(floats / scales) * scales
             lost = floats - np.rint(floats / steps) * steps
-        weight = np.float32(1) if importance is None else importance
+        weight = np.float32(1) if rounding.importance is None else rounding.importance
         self._add(matrix, float((weight * lost**2).sum()), float((weight * floats**2).sum()))
 
     def load_codes(

@@ -24,10 +24,9 @@ from forearm.errors import ConfigError
 from forearm.model.families.keys import check_regular, read_json
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
-    from forearm.array_types import Float32Array, UInt8Array
+    from forearm.array_types import Float32Array, UInt8Array, UInt16Array
 
 INDEX = "model.safetensors.index.json"
 TORCH_INDEX = "pytorch_model.bin.index.json"
@@ -121,7 +120,7 @@ class Mapping:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._map.madvise(mmap.MADV_SEQUENTIAL)
 
-    def rows(self, tensor: StoredTensor, rows: range) -> Float32Array | npt.NDArray[np.uint16]:
+    def rows(self, tensor: StoredTensor, rows: range) -> Float32Array | UInt16Array:
         """Return rows of a matrix (a vector is one row), without a copy if they are neighbours and aligned.
 
         Rows of a transposed tensor are those of one matrix. Values are float32, or the bits of 16-bit floats (uint16).
@@ -138,7 +137,7 @@ class Mapping:
         own = np.ascontiguousarray(matrix[rows.start - begin : rows.stop - begin : rows.step])
         return own.astype(np.float32) if kind == np.float64 else own
 
-    def values(self, tensor: StoredTensor, values: range) -> Float32Array | npt.NDArray[np.uint16]:
+    def values(self, tensor: StoredTensor, values: range) -> Float32Array | UInt16Array:
         """Return values of a tensor of any shape, counted in the order of its bytes, as `rows` does."""
         import numpy as np
 
@@ -168,7 +167,7 @@ class Mapping:
         self._map.close()
 
 
-def widened(values: Float32Array | npt.NDArray[np.uint16], dtype: str) -> Float32Array:
+def widened(values: Float32Array | UInt16Array, dtype: str) -> Float32Array:
     """Return float32 or the bits of float16 or bfloat16 as a new float32 array; the conversion is exact."""
     if dtype == "float16":
         return values.view("float16").astype("float32")

@@ -21,7 +21,7 @@ import numpy as np
 from tqdm import tqdm
 
 from forearm import _native
-from forearm.array_types import Float32Array, Int32Array
+from forearm.array_types import Int32Array
 from forearm.config.number_formats import INTEGERS, WeightFormat
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.calibration import CENTRED_TOKENS, Team, calibrated_layers, calibration_tokens, importance
@@ -43,6 +43,7 @@ from forearm.model.pooling.adapters import AdaptedTensor
 from forearm.model.quantization.centred import CentredWeights
 from forearm.model.quantization.codes import CodedMatrix, Codes, column_order, dequantized, expressed
 from forearm.model.quantization.quality import log_loss
+from forearm.model.quantization.rounding import PLAIN, Rounding
 
 if TYPE_CHECKING:
     from typing_extensions import Never  # typing has it from 3.11 on
@@ -177,9 +178,9 @@ def _load_calibrated(
     for layer, rows in enumerate(calibrated_layers(checkpoint.config, residual, load, team, not centred)):
         if centred:
             centred.see(rows)
-        weights = {} if centred else {name: importance(own) for name, own in rows.items()}
+        roundings = {} if centred else {name: Rounding(importance(own)) for name, own in rows.items()}
         for part, stored in layers[layer]:
-            loader.load(target, part, stored, weights.get(part.matrix))
+            loader.load(target, part, stored, roundings.get(part.matrix, PLAIN))
     if centred:
         centred.see_stream(residual)
     for part, stored in behind:
@@ -195,9 +196,7 @@ class Loader:
         self._files = files
         self._rotated = RotatedWeights(checkpoint, self._files) if checkpoint.rotated else None
 
-    def load(
-        self, target: TensorReceiver, part: TensorPart, stored: Stored, importance: Float32Array | None = None
-    ) -> None:
+    def load(self, target: TensorReceiver, part: TensorPart, stored: Stored, rounding: Rounding = PLAIN) -> None:
         """Load one part of the checkpoint."""
         if (
             part.matrix
@@ -210,7 +209,7 @@ class Loader:
             else:
                 floats = widened(self._files.mapping(stored.path).rows(stored, own), stored.float_dtype)
             floats = np.ascontiguousarray(floats.T) if part.turned else floats
-            target.load_matrix(part.name, floats, "float32", part.at, importance)
+            target.load_matrix(part.name, floats, "float32", part.at, rounding)
             self._bar.update(stored_bytes(part, stored))
         elif isinstance(stored, CodedMatrix):
             assert isinstance(target, RoundingSample | _native.Executor), "a quantized checkpoint is not written again"
@@ -236,7 +235,7 @@ class Loader:
             for row in range(0, part.shape[0], step):
                 piece = part.rows(row, min(row + step, part.shape[0]))
                 values = stored.rows(files, piece) if isinstance(stored, AdaptedTensor) else mapping.rows(stored, piece)
-                target.load_matrix(part.name, values, stored.float_dtype, part.at + row, importance)
+                target.load_matrix(part.name, values, stored.float_dtype, part.at + row, rounding)
                 mapping.release(stored.begin + piece.start * row_bytes, stored.begin + (piece[-1] + 1) * row_bytes)
                 self._bar.update(len(piece) * row_bytes)
 

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from forearm.array_types import Float32Array, UInt8Array
+from forearm.array_types import Float32Array, UInt8Array, UInt16Array
 from forearm.config.number_formats import INTEGERS, WeightFormat
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
@@ -33,6 +32,7 @@ from forearm.model.gguf.gguf_blocks import encode_rows, type_of_rows
 from forearm.model.gguf.gguf_config import gguf_config
 from forearm.model.gguf.gguf_header import gguf_header
 from forearm.model.gguf.gguf_keys import architecture_of, difference, metadata_of
+from forearm.model.quantization.rounding import PLAIN, Rounding
 
 ROWS = 64  # of a matrix that a thread rounds at a time
 _OLD_KEYS = ("split.", "quantize.", "general.file_type", "general.quantization_version")
@@ -128,19 +128,13 @@ class GgufWriter:
             self._put(name, row, np.ascontiguousarray(values).view(np.uint8).reshape(-1, 4))
 
     def load_matrix(
-        self,
-        name: str,
-        data: Float32Array | npt.NDArray[np.uint16],
-        dtype: str,
-        row: int = 0,
-        importance: Float32Array | None = None,
-        feedback: Float32Array | None = None,
+        self, name: str, data: Float32Array | UInt16Array, dtype: str, row: int = 0, rounding: Rounding = PLAIN
     ) -> None:
         """Round rows of a matrix, and write them."""
         stored = self._places[self._parts[name].stored].dtype
 
         def rounded(first: int) -> UInt8Array:
-            return encode_rows(stored, widened(data[first : first + ROWS], dtype), importance)
+            return encode_rows(stored, widened(data[first : first + ROWS], dtype), rounding.importance)
 
         starts = range(0, len(data), ROWS)
         for first, blocks in zip(starts, self._threads.map(rounded, starts), strict=True):

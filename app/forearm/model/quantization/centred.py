@@ -11,17 +11,18 @@ Source: Wei et al. 2023, Outlier Suppression+, arXiv:2304.09145, section 4.1.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
-from forearm.array_types import Float32Array
+from forearm.array_types import Float32Array, UInt16Array
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.rounding_errors import TensorReceiver
 from forearm.model.checkpoint.shards import Files, StoredTensor, widened
 from forearm.model.families.matrices import matrices
 from forearm.model.quantization import rotation
 from forearm.model.quantization.feedback import feedback_of
+from forearm.model.quantization.rounding import PLAIN, Rounding
 
 
 class CentredWeights:
@@ -80,20 +81,14 @@ class CentredWeights:
         return part.vector(self._files.mapping(stored.path), stored) + np.float32(self._config.norm_plus_one)
 
     def load_matrix(
-        self,
-        name: str,
-        data: Float32Array | npt.NDArray[np.uint16],
-        dtype: str,
-        row: int = 0,
-        importance: Float32Array | None = None,
-        feedback: Float32Array | None = None,
+        self, name: str, data: Float32Array | UInt16Array, dtype: str, row: int = 0, rounding: Rounding = PLAIN
     ) -> None:
         """Pass rows of a matrix on, and add their products with the mean to its bias."""
         matrix = self._matrix_of[name]
         mean = self._means.get(self._norm_of.get(matrix, ""))
         if mean is not None:
             self._bias(name)[row : row + len(data)] += widened(data, dtype) @ mean
-        self._target.load_matrix(name, data, dtype, row, importance, self._feedback.get(matrix))
+        self._target.load_matrix(name, data, dtype, row, replace(rounding, feedback=self._feedback.get(matrix)))
 
     def load_vector(self, name: str, values: Float32Array, row: int = 0) -> None:
         """Pass a norm or a bias on; that of a centred matrix waits for its products with the mean."""
