@@ -70,10 +70,11 @@ OTHERS = """
 ## Any other generating model
 
 transformers computes it where torch is installed, with forearm's attention and packed weights
-([any model](any-model.md)). Of the generating types of transformers 5.23 without a family above, {agree} of {all} give
-the tokens of its `generate`: a tiny random model each, 32 greedy tokens, the prompt in chunks beside a second sequence
-(`python -m tests.model.transformers_types` tries types and writes this table). The others are refused at start, with
-the reason that stands here.
+([any model](any-model.md)). Of the {all} generating types of transformers 5.23, {native} of the families above and
+{agree} of the others give the tokens of its `generate`, none gives other tokens, and {refused} are refused at start,
+with the reason that stands here: a tiny random model each, 32 greedy tokens, the prompt in chunks beside a second
+sequence, all on 2026-11-27. transformers does not build {untried} here without packages for images; its text part
+agrees. `python -m tests.model.transformers_types` tries types and writes this table; CI tries a sample.
 
 | Type | Served by | |
 |---|---|---|
@@ -116,8 +117,15 @@ def page() -> str:
     ]
     types: dict[str, str] = json.loads(TRANSFORMERS_TYPES.read_text())
     others = {name: found for name, found in types.items() if name not in FAMILIES}
-    agree = sum(found.startswith("agrees") for found in others.values())
-    rows.append(OTHERS.format(agree=agree, all=len(others)).rstrip())
+    agree = [name for name, found in types.items() if found.startswith("agrees")]
+    counts = {
+        "all": len(types),
+        "native": len([name for name in agree if name in FAMILIES]),
+        "agree": len([name for name in agree if name in others]),
+        "refused": len([name for name in others if name not in agree]),
+        "untried": ", ".join(f"`{name}`" for name in types if name in FAMILIES and name not in agree),
+    }
+    rows.append(OTHERS.format(**counts).rstrip())
     for name in sorted({*FAMILIES, *others}):
         served, _, why = others.get(name, "forearm").replace("|", "/").partition(": ")
         served = {"agrees": "transformers", "not tried": "unknown", "forearm": "forearm"}.get(served, f"no: {served}")

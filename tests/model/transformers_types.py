@@ -1,9 +1,9 @@
-"""Tiny random models of every generating model type of transformers, for the transformers executor.
+"""Tiny random models of every generating model type of transformers.
 
 `python -m tests.model.transformers_types [TYPE ...]` compares the executor's tokens with those of transformers'
-generate, for all types without a native family (18 minutes at low priority, on two cores that others used) or for those
-named, and writes what it found to the table of docs/models.md and to transformers_types.json, from which the table is
-made.
+generate, for all types (15 minutes at low priority, on two cores that others used) or for those named, and writes what
+it found to the table of docs/models.md and to transformers_types.json, from which the table is made. The native
+executor computes types of native families, the transformers executor all others.
 """
 
 from __future__ import annotations
@@ -135,6 +135,7 @@ _OTHER: dict[str, dict[str, Any]] = {
         "altup_num_inputs": 2,
         "laurel_rank": 8,
     },
+    **{name: {"text_config": _LINEAR_THEN_FULL} for name in ("qwen3_5", "qwen3_5_moe")},
     "qwen4_exp": {"text_config": _QWEN4_TEXT},
     "qwen4_exp_text": _QWEN4_TEXT,
     "xlstm": {"embedding_dim": 64, "num_blocks": 2, "num_heads": 4, "chunk_size": 16, "qk_dim_factor": 1.0},
@@ -199,14 +200,16 @@ def reference_tokens(model: transformers.PreTrainedModel, prompt: list[int]) -> 
     return out[0, len(prompt) :].tolist()
 
 
-def make_executor(folder: Path, dtype: str = "float32", quantization: str = "none") -> tuple[NativeExecutor, str]:
-    """Return the transformers executor of a folder with 64 KV blocks, and why it uses transformers' own cache."""
+def make_executor(
+    folder: Path, dtype: str = "float32", quantization: str = "none", model_impl: str = "transformers"
+) -> tuple[NativeExecutor, str]:
+    """Return the executor of a folder with 64 KV blocks, and why it uses transformers' own cache."""
     config = EngineConfig(
-        model=str(folder), model_impl="transformers", dtype=dtype, quantization=quantization, max_num_seqs=4, threads=2
+        model=str(folder), model_impl=model_impl, dtype=dtype, quantization=quantization, max_num_seqs=4, threads=2
     )
     planned = fit(config, folder, memory_of(config), 2)
     executor = load(config, planned.checkpoint, planned.limits, Cores(2, (), (2,)), progress=False)
-    executor.allocate(64, 1)
+    executor.allocate(64, 2)
     return executor, planned.checkpoint.own_cache
 
 
@@ -225,6 +228,7 @@ def executor_tokens(executor: NativeExecutor, prompt: list[int], chunk: int) -> 
             int32([0, 8, 16]),
             _joined([line.blocks, company.blocks]),
             int32((starts[1:] - 1).tolist()),
+            states=int32([0, 1]) if executor.states else None,
         )
         executor.forward(batch)
         chosen = executor.logits().argmax(axis=1).tolist()
@@ -255,16 +259,17 @@ class Line:
 
 
 def compare(model_type: str) -> str:
-    """Return "agrees", with the cache that was used, if the executor's tokens are transformers'; else what differs."""
+    """Return "agrees", with the executor or cache, if the executor's tokens are transformers'; else what differs."""
+    impl = "forearm" if model_type in FAMILIES else "transformers"
     with tempfile.TemporaryDirectory() as folder:
         model = save_tiny(model_type, Path(folder))
         prompt = np.random.default_rng(3).integers(3, VOCABULARY - 4, PROMPT_TOKENS).tolist()
         wanted = reference_tokens(model, prompt)
-        executor, own_cache = make_executor(Path(folder))
+        executor, own_cache = make_executor(Path(folder), model_impl=impl)
         found = executor_tokens(executor, prompt, PROMPT_TOKENS if own_cache else 8)
     if found != wanted:
         return f"differs from token {next(i for i, (a, b) in enumerate(zip(found, wanted, strict=True)) if a != b)} on"
-    return f"agrees: {own_cache or PAGED}"
+    return f"agrees: {impl if impl == 'forearm' else own_cache or PAGED}"
 
 
 def _joined(lists: list[list[int]]) -> Int32Array:
@@ -275,7 +280,7 @@ def main(types: list[str]) -> None:
     """Compare each type in a process of its own, since some defaults take tens of GB, and write the table."""
     transformers.logging.set_verbosity_error()
     found: dict[str, str] = json.loads(models_page.TRANSFORMERS_TYPES.read_text())
-    for model_type in types or sorted(set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - set(FAMILIES)):
+    for model_type in types or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
         into, out = os.pipe()
         child = os.fork()
         if child:

@@ -477,3 +477,21 @@ def test_the_refusal_of_a_type_offers_transformers_for_generating_text_alone(
 
     assert said in str(refused.value)
     assert pooled == ("pip install" not in str(refused.value))
+
+
+@pytest.mark.parametrize(
+    ("written", "kv_heads", "head_dim"),
+    [
+        ({}, 2, 256),
+        ({"5": {"num_key_value_heads": 1}}, 1, 256),
+        ({"5": {"head_dim": 512}}, 2, 512),
+        ({"5": {"num_key_value_heads": 1, "head_dim": 512}}, 1, 512),
+    ],
+)
+def test_a_layer_of_gemma4_says_only_what_differs_from_the_others(
+    written: dict[str, Any], kv_heads: int, head_dim: int, tmp_path: Path
+) -> None:
+    found = read(tmp_path, _E4B, per_layer_config=written).layers[5].mixer
+
+    assert isinstance(found, Attention)
+    assert (found.kv_heads, found.head_dim) == (kv_heads, head_dim)

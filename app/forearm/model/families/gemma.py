@@ -248,15 +248,17 @@ def _per_layer_width(inputs: FamilyInputs) -> int:
 def _full_heads(keys: Keys) -> tuple[int, int]:
     """Return the kv heads of layers with full attention, and the size of their heads.
 
-    transformers 5 writes them for each layer, older files once for all.
+    transformers 5 writes them for each layer, as far as they differ from other layers', older files once for all.
     """
-    kv_heads = keys.integer("num_key_value_heads")
+    kv_heads, head_dim = keys.integer("num_key_value_heads"), keys.integer("head_dim")
     own = keys.object("per_layer_config")
+    if own is None and keys.get("per_layer_config") is not None:
+        return kv_heads, head_dim
     if own is None:
         separate = keys.optional_integer("num_global_key_value_heads") or kv_heads
         return separate if keys.flag("attention_k_eq_v") else kv_heads, keys.integer("global_head_dim")
     layers = [one for one in map(own.object, own.values) if one]
-    found = {(one.integer("num_key_value_heads", kv_heads), one.integer("head_dim")) for one in layers}
+    found = {(one.integer("num_key_value_heads", kv_heads), one.integer("head_dim", head_dim)) for one in layers}
     if len(found) != 1:
         raise keys.wrong("per_layer_config", "the same for all layers with full attention")
     return found.pop()
