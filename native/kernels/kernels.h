@@ -189,7 +189,8 @@ struct PackedWeights {
   const void* scales = nullptr;
   DType scale_dtype = DType::f32;  // f32, f16, bf16 or e8m0: 2^(byte - 128), half of OCP's, as fp4's codes are twice
   const int8_t* zeros = nullptr;
-  const float* offsets = nullptr;
+  const void* offsets = nullptr;
+  DType offset_dtype = DType::f32;  // f32 or f16
 };
 
 // swiglu_oai is only `gated`, and of both: gate = min(gate_v, 7), up = max(-7, min(7, up_v)),

@@ -66,7 +66,9 @@ def coded(rng: np.random.Generator, weights: WeightFormat, rows: int, k: int, or
     scales = (np.exp2(rng.integers(-2, 2, (rows, groups))) / limit / np.sqrt(k)).astype(np.float32)
     scales = np.exp2(np.round(np.log2(scales))).astype(np.float32)
     zeros = rng.integers(-limit // 4, limit // 4, (rows, groups)).astype(np.int8) if weights.zero == "int8" else None
-    offsets = rng.normal(0, k**-0.5, (rows, groups)).astype(np.float32) if weights.zero == "float32" else None
+    offsets = None
+    if weights.zero in ("float32", "float16"):
+        offsets = rng.normal(0, k**-0.5, (rows, groups)).astype(weights.zero).astype(np.float32)
 
     at = np.arange(k) // group
     numbers = scales[:, at] * (codes.astype(np.float32) - (0 if zeros is None else zeros[:, at]))
@@ -134,6 +136,7 @@ def both(weights: WeightFormat, damaged: Path | None = None) -> tuple[_native.Ex
         WeightFormat("int4", 32, "float16"),
         WeightFormat("int4", 32, "float32", "int8"),
         WeightFormat("int4", 16, "float32", "float32"),
+        WeightFormat("int4", 32, "float16", "float16"),
         WeightFormat("int4", 32, ordered=True),
         WeightFormat("fp4_e2m1", 32, "e8m0"),
         WeightFormat("int8", 64, "float32", "int8", ordered=True),
@@ -214,6 +217,11 @@ def zeros(*shape: int) -> npt.NDArray[np.int8]:
         (WeightFormat("int8", 16), {"scales": np.ones((16, 4), np.float32)}, r"scales must be \[16, 5\]"),
         (WeightFormat("int8", 16, "float16"), {"scales": np.full((16, 5), 0.1, np.float32)}, "scale_dtype"),
         (WeightFormat("int8", 16), {"scales": np.full((16, 5), np.nan, np.float32)}, "scale_dtype"),
+        (
+            WeightFormat("int8", 16, zero="float16"),
+            {"offsets": np.full((16, 5), 0.1, np.float32)},
+            "the offset 0.1.* is not a number that the format's zero has",
+        ),
         (WeightFormat("int8", 16, zero="int8"), {}, "zeros come where the format has them"),
         (WeightFormat("int8", 16), {"zeros": zeros(16, 5)}, "zeros come where the format has them"),
         (WeightFormat("int8", 16), {"order": np.arange(80, dtype=np.int32)}, "an order comes where"),

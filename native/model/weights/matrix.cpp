@@ -81,14 +81,14 @@ void Matrix::place(Pieces& pieces) {
   const int64_t scales = is_codes() ? experts * round_up(n, kPanel) * groups() : 0;
   scales_at_ = pieces.take(scales * dtype_bytes(format.scale_dtype));
   zeros_at_ = pieces.take(format.zero == Format::Zero::int8 ? scales : 0);
-  offsets_at_ = pieces.take(format.zero == Format::Zero::float32 ? scales * 4 : 0);
+  offsets_at_ = pieces.take(has_offsets() ? scales * dtype_bytes(offset_dtype()) : 0);
 }
 
 void Matrix::settle(char* region) {
   data_ = region + data_at_;
   scales_ = is_codes() ? region + scales_at_ : nullptr;
   zeros_ = format.zero == Format::Zero::int8 ? reinterpret_cast<int8_t*>(region + zeros_at_) : nullptr;
-  offsets_ = format.zero == Format::Zero::float32 ? reinterpret_cast<float*>(region + offsets_at_) : nullptr;
+  offsets_ = has_offsets() ? region + offsets_at_ : nullptr;
 }
 
 void Matrix::touch(int member) const { each_piece(partition[static_cast<size_t>(member)], touch_pages); }
@@ -107,7 +107,8 @@ PackedWeights Matrix::weights(int64_t expert) const {
   w.scales = static_cast<char*>(scales_) + first * dtype_bytes(format.scale_dtype);
   w.scale_dtype = format.scale_dtype;
   w.zeros = zeros_ ? zeros_ + first : nullptr;
-  w.offsets = offsets_ ? offsets_ + first : nullptr;
+  w.offset_dtype = offset_dtype();
+  w.offsets = offsets_ ? static_cast<char*>(offsets_) + first * dtype_bytes(w.offset_dtype) : nullptr;
   return w;
 }
 
@@ -122,7 +123,7 @@ void Matrix::pack(const CodeRows& rows, int64_t row, PanelMap map) const {
   pack_codes(rows.codes, rows.rows, packed(), row, map);
   pack_scales(rows.scales, rows.rows, groups(), format.scale_dtype, scales_, row, map);
   if (zeros_) pack_zeros(rows.zeros, rows.rows, groups(), zeros_, row, map);
-  if (offsets_) pack_scales(rows.offsets, rows.rows, groups(), DType::f32, offsets_, row, map);
+  if (offsets_) pack_scales(rows.offsets, rows.rows, groups(), offset_dtype(), offsets_, row, map);
 }
 
 // Rounds rows of floats to symmetric codes of the format.
@@ -167,11 +168,16 @@ void Matrix::check_codes(const CodeRows& rows) const {
   if (code != last_code)
     must(false, std::string(number_format(format.dtype).name) + " codes are " + nibble_codes(format.dtype) + ", not " +
                     std::to_string(*code));
-  const float* last_scale = rows.scales + rows.rows * groups();
-  const float* scale = std::find_if(
-      rows.scales, last_scale, [this](float s) { return !std::isfinite(s) || stored(s, format.scale_dtype) != s; });
-  if (scale != last_scale)
-    must(false, "the scale " + std::to_string(*scale) + " is not a number that the format's scale_dtype has");
+  const auto must_have = [&](const float* values, const char* what, DType dtype, const std::string& field) {
+    const float* last = values + rows.rows * groups();
+    const float* other =
+        std::find_if(values, last, [dtype](float v) { return !std::isfinite(v) || stored(v, dtype) != v; });
+    if (other != last)
+      must(false, std::string("the ") + what + " " + std::to_string(*other) + " is not a number that the format's " +
+                      field + " has");
+  };
+  must_have(rows.scales, "scale", format.scale_dtype, "scale_dtype");
+  if (offsets_) must_have(rows.offsets, "offset", offset_dtype(), "zero");
 }
 
 void Matrix::set_order(const int32_t* given, int64_t expert) {

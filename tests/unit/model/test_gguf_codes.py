@@ -70,10 +70,11 @@ def test_numbers_are_those_of_ggml(dtype: str) -> None:
         return
     of_scales = np.abs(numbers(replace(rows, offsets=None)))
     of_offsets = np.abs(numbers(replace(rows, codes=np.zeros_like(rows.codes))))
-    # A scale is rounded by at most 2^-11 of it, which is 2^-11 (1 + 2^-11) of what it has become; and float32's
-    # roundings, the offset's once more.
-    rounding = 2**-11 + 2**-22 if dtype in ROUNDED else 0.0
-    assert (np.abs(numbers(rows) - theirs) <= rounding * of_scales + 2**-22 * (of_scales + of_offsets)).all()
+    # A scale or offset is rounded by at most 2^-11 of it, which is 2^-11 (1 + 2^-11) of what it has become; and
+    # float32's roundings, the offset's once more.
+    rounding = 2**-11 + 2**-22
+    allowed = of_scales * (rounding if dtype in ROUNDED else 0.0) + of_offsets * rounding
+    assert (np.abs(numbers(rows) - theirs) <= allowed + 2**-22 * (of_scales + of_offsets)).all()
 
 
 @pytest.mark.parametrize("dtype", BLOCK_TYPES)

@@ -3,8 +3,10 @@
 Scales of most types are kept in float16. Those of K types and IQ4_XS, a float16 times an integer of up to 8 bits, are
 rounded by at most 2^-11 of them; not at all below 2^-14, where float16 is spaced by 2^-24, of which they are multiples.
 In float32 they would take 0.5 bits more for a weight of Q4_K and 1 bit for one of Q6_K, all of which decode reads.
-Offsets are exact in float32 where codes keep their stored values. Where 4-bit codes 0 .. 15 become -8 .. 7 (Q4_1,
-Q4_K), 8 times the scale before rounding is added to the offset, and that sum is rounded to float32 once.
+Offsets are rounded to float16 once; those of Q5_1, whose codes keep their stored values, are float16 in the file. Where
+4-bit codes 0 .. 15 become -8 .. 7 (Q4_1, Q4_K), 8 times the scale before rounding is added first. That sum is at most 8
+scales where weights of both signs share a group, so a weight errs by up to 2^-11 of that, 1/256 of a code's step, where
+rounding to codes erred by a half. In float32 they would take 0.5 bits more for a weight: 5.5 instead of 5 for Q4_K.
 Source: ggml-common.h (blocks) and ggml-quants.c (dequantize_row_*) of github.com/ggml-org/ggml.
 """
 
@@ -165,8 +167,8 @@ def _nvfp4(blocks: UInt8Array) -> Decoded:
 
 _CODES_8, _CODES_4 = INTEGERS[8], INTEGERS[4]
 _IN_4_BITS, _IN_8_BITS = WeightFormat(_CODES_4, 32, "float16"), WeightFormat(_CODES_8, 32, "float16")
-_OFFSETS_4 = WeightFormat(_CODES_4, 32, "float16", "float32")
-_OFFSETS_8 = WeightFormat(_CODES_8, 32, "float16", "float32")
+_OFFSETS_4 = WeightFormat(_CODES_4, 32, "float16", "float16")
+_OFFSETS_8 = WeightFormat(_CODES_8, 32, "float16", "float16")
 _FINE_SCALES = WeightFormat(_CODES_8, 32, "float32")
 BLOCK_TYPES: dict[str, BlockType] = {
     "Q4_0": BlockType(18, _IN_4_BITS, _q4_0),
@@ -174,7 +176,7 @@ BLOCK_TYPES: dict[str, BlockType] = {
     "Q5_0": BlockType(22, _IN_8_BITS, _q5_0),
     "Q5_1": BlockType(24, _OFFSETS_8, _q5_1),
     "Q8_0": BlockType(34, _IN_8_BITS, _q8_0),
-    "Q2_K": BlockType(84, WeightFormat(_CODES_4, 16, "float16", "float32"), _q2_k),
+    "Q2_K": BlockType(84, WeightFormat(_CODES_4, 16, "float16", "float16"), _q2_k),
     "Q3_K": BlockType(110, WeightFormat(_CODES_4, 16, "float16"), _q3_k),
     "Q4_K": BlockType(144, _OFFSETS_4, _q4_k),
     "Q5_K": BlockType(176, _OFFSETS_8, _q5_k),
@@ -253,5 +255,5 @@ def decode_rows(dtype: str, stored: UInt8Array, columns: int) -> Codes:
         half = kind.format.scale_dtype == "float16"
         scales[row : row + step] = (theirs.astype(np.float16) if half else theirs).reshape(-1, groups)
         if offsets is not None and more is not None:
-            offsets[row : row + step] = more.reshape(-1, groups)
+            offsets[row : row + step] = more.astype(np.float16).reshape(-1, groups)
     return Codes(codes, scales, offsets=offsets)

@@ -159,7 +159,7 @@ def expressed(codes: Codes, have: WeightFormat, want: WeightFormat) -> Codes:
     """Convert rows from format `have` to `want`, a common_format of it and others; the values stay the same."""
     k = codes.codes.shape[1]
     scales, zeros, offsets = codes.scales, codes.zeros, codes.offsets
-    if want.zero == "float32" and offsets is None:
+    if want.zero in ("float32", "float16") and offsets is None:
         offsets = np.zeros_like(scales) if zeros is None else -scales * zeros
         zeros = None
     elif want.zero == "int8" and zeros is None:
