@@ -226,11 +226,9 @@ Formats formats_of(const py::object& from) {
     f.dtype = dtype_of(format.attr("dtype").cast<std::string>());
     f.group = format.attr("group").cast<int64_t>();
     f.scale_dtype = dtype_of(format.attr("scale_dtype").cast<std::string>());
-    f.zero = one_of<Format::Zero>("zero", format.attr("zero").cast<std::string>(),
-                                  {{"none", Format::Zero::none},
-                                   {"int8", Format::Zero::int8},
-                                   {"float32", Format::Zero::float32},
-                                   {"float16", Format::Zero::float16}});
+    f.zero = one_of<Format::Zero>(
+        "zero", format.attr("zero").cast<std::string>(),
+        {{"none", Format::Zero::none}, {"int8", Format::Zero::int8}, {"float16", Format::Zero::float16}});
     f.wide = format.attr("wide").cast<bool>();
     f.ordered = format.attr("ordered").cast<bool>();
     f.turned = format.attr("turned").cast<bool>();

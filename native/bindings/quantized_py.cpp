@@ -109,7 +109,7 @@ struct PackedCodes {
   int64_t n, groups;
   Memory codes, scales;
   std::vector<int8_t> zeros;
-  std::vector<float> offsets;
+  std::vector<uint16_t> offsets;
   PackedWeights weights;
 };
 
@@ -125,7 +125,7 @@ Floats gemm_codes(const Kernels& kernels, const Floats& a, const Bytes& codes, c
     w.weights.zeros = w.zeros.data();
   }
   if (offsets) {
-    pack_scales(offsets->data(), w.n, w.groups, DType::f32, w.offsets.data(), 0);
+    pack_scales(offsets->data(), w.n, w.groups, DType::f16, w.offsets.data(), 0);
     w.weights.offsets = w.offsets.data();
   }
   const Form form = kernels.layout[static_cast<int>(w.weights.dtype)].form;

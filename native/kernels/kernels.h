@@ -162,9 +162,9 @@ constexpr int64_t packed_bytes(DType dtype, int64_t n, int64_t k, int64_t quantu
 }
 
 // A packed matrix W [n, k]. In a quantized dtype, w[n, k] = s * (code - zero) or s * code + offset, where s, zero and
-// offset are those of column n's group k / group, stored by panel: [ceil(n / 16)][groups][16], groups = ceil(k /
-// group). `group` is a multiple of 16 or >= k: one scale for a whole row. At most one of zeros and offsets is given;
-// without them the matrix is symmetric. fp8 has neither.
+// offset (float16) are those of column n's group k / group, stored by panel: [ceil(n / 16)][groups][16], groups =
+// ceil(k / group). `group` is a multiple of 16 or >= k: one scale for a whole row. At most one of zeros and offsets is
+// given; without them the matrix is symmetric. fp8 has neither.
 //
 // The operand's form decides how it is multiplied:
 //   i8 forms (int8, int4, fp4; a.group == group): for each group, ascending: i = sum of a_code * w_code, exact in
@@ -189,8 +189,7 @@ struct PackedWeights {
   const void* scales = nullptr;
   DType scale_dtype = DType::f32;  // f32, f16, bf16 or e8m0: 2^(byte - 128), half of OCP's, as fp4's codes are twice
   const int8_t* zeros = nullptr;
-  const void* offsets = nullptr;
-  DType offset_dtype = DType::f32;  // f32 or f16
+  const uint16_t* offsets = nullptr;
 };
 
 // swiglu_oai is only `gated`, and of both: gate = min(gate_v, 7), up = max(-7, min(7, up_v)),

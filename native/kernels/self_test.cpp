@@ -203,7 +203,7 @@ struct TestMatrix {
     Floats steps = numbers(n * groups, 14);
     for (float& step : steps) step *= fp8 ? 1.0f : has_nibbles(dtype) ? 0x1p-3f : 0x1p-7f;  // weights in (-1, 1)
     pack_scales(steps.data(), n, groups, DType::f32, scales.data(), 0);
-    pack_scales(numbers(n * groups, 15).data(), n, groups, DType::f32, offsets.data(), 0);
+    pack_scales(numbers(n * groups, 15).data(), n, groups, DType::f16, offsets.data(), 0);
     weights.group = group;
     weights.scales = scales.data();
     weights.offsets = fp8 ? nullptr : offsets.data();
@@ -213,7 +213,8 @@ struct TestMatrix {
   static constexpr int64_t kGroup = 32;
 
   Bytes bytes;
-  Floats scales, offsets;
+  Floats scales;
+  std::vector<uint16_t> offsets;
   PackedWeights weights;
 };
 

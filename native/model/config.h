@@ -289,7 +289,7 @@ struct Config {
 
 // The number format of one packed matrix: WeightFormat in C++.
 struct Format {
-  enum class Zero { none, int8, float32, float16 };
+  enum class Zero { none, int8, float16 };
   DType dtype = DType::f32;
   int64_t group = 0;  // values of a row that share a scale; 0: the whole row
   DType scale_dtype = DType::f32;

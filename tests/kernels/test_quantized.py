@@ -91,7 +91,7 @@ def test_a_product_of_codes_is_exact_within_a_group(
     if zeros is not None:
         o = -s * spread(zeros, k, group)
     if offsets is not None:
-        o = spread(offsets, k, group)
+        o = spread(offsets.astype(np.float16), k, group)
     magnitude = of_a @ (np.abs(s * codes) + np.abs(o)).T
     assert_within(got, wide_a @ (s * codes + o).T, UNIT * (4 * groups + 9) * magnitude + 1e-30)
 

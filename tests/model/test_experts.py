@@ -135,8 +135,8 @@ FORMATS = [
     WeightFormat("int4", 16, "float16"),
     WeightFormat("int4", 32, wide=True),
     WeightFormat("int4", 48, "bfloat16", zero="int8"),
-    WeightFormat("int4", 32, zero="float32"),
-    WeightFormat("int4", 32, zero="float32", wide=True),
+    WeightFormat("int4", 32, zero="float16"),
+    WeightFormat("int4", 32, zero="float16", wide=True),
     WeightFormat("int4", 32, ordered=True),
     WeightFormat("fp8_e4m3"),
     WeightFormat("fp8_e5m2", 48),
@@ -190,8 +190,9 @@ class CodedModel:
             scales = (rng.integers(1, 9, (rows, groups)) / (8 * largest * k**0.5)).astype(np.float16).astype(np.float32)
             scales = (scales.view(np.uint32) & 0xFFFF0000).view(np.float32)  # also a bfloat16
             zeros = rng.integers(-5, 5, (rows, groups), dtype=np.int8) if self.format.zero == "int8" else None
-            offsets = rng.normal(0, 0.05, (rows, groups)).astype(np.float32) if self.format.zero == "float32" else None
+            offsets = rng.normal(0, 0.05, (rows, groups)).astype(np.float16) if self.format.zero == "float16" else None
             mixed = np.random.default_rng([k, seed[-1]]).permutation(k).astype(np.int32)
+            offsets = None if offsets is None else offsets.astype(np.float32)
             executor.load_codes(name, codes, scales, zeros, offsets, mixed if self.format.ordered else None, row)
 
 

@@ -66,9 +66,8 @@ def coded(rng: np.random.Generator, weights: WeightFormat, rows: int, k: int, or
     scales = (np.exp2(rng.integers(-2, 2, (rows, groups))) / limit / np.sqrt(k)).astype(np.float32)
     scales = np.exp2(np.round(np.log2(scales))).astype(np.float32)
     zeros = rng.integers(-limit // 4, limit // 4, (rows, groups)).astype(np.int8) if weights.zero == "int8" else None
-    offsets = None
-    if weights.zero in ("float32", "float16"):
-        offsets = rng.normal(0, k**-0.5, (rows, groups)).astype(weights.zero).astype(np.float32)
+    offsets = rng.normal(0, k**-0.5, (rows, groups)) if weights.zero == "float16" else None
+    offsets = None if offsets is None else offsets.astype(np.float16).astype(np.float32)
 
     at = np.arange(k) // group
     numbers = scales[:, at] * (codes.astype(np.float32) - (0 if zeros is None else zeros[:, at]))
@@ -135,7 +134,7 @@ def both(weights: WeightFormat, damaged: Path | None = None) -> tuple[_native.Ex
         WeightFormat("int8", 48, "bfloat16", "int8"),
         WeightFormat("int4", 32, "float16"),
         WeightFormat("int4", 32, "float32", "int8"),
-        WeightFormat("int4", 16, "float32", "float32"),
+        WeightFormat("int4", 16, "float32", "float16"),
         WeightFormat("int4", 32, "float16", "float16"),
         WeightFormat("int4", 32, ordered=True),
         WeightFormat("fp4_e2m1", 32, "e8m0"),

@@ -36,7 +36,6 @@ struct CodeShape {
   Zero zero;
 
   int64_t groups() const { return (k + group - 1) / group; }
-  DType offset_dtype() const { return scale_dtype == DType::f16 ? DType::f16 : DType::f32; }
 };
 
 // Random codes with scales, and zeros or offsets, unpacked.
@@ -61,8 +60,9 @@ class PackedCodes {
   PackedWeights weights() const { return weights_; }
 
  private:
-  std::vector<char> codes_, scales_, offsets_;
+  std::vector<char> codes_, scales_;
   std::vector<int8_t> zeros_;
+  std::vector<uint16_t> offsets_;
   PackedWeights weights_;
 };
 

@@ -50,7 +50,7 @@ CodeMatrix::CodeMatrix(const CodeShape& s, uint64_t seed) : shape(s) {
   } else {
     scales = rounded(scales, s.scale_dtype);
   }
-  if (s.zero == Zero::offsets) offsets = rounded(random.floats(s.n * s.groups(), 0.05f), s.offset_dtype());
+  if (s.zero == Zero::offsets) offsets = rounded(random.floats(s.n * s.groups(), 0.05f), DType::f16);
   if (s.zero == Zero::zeros) {
     for (int64_t i = 0; i < s.n * s.groups(); ++i) zeros.push_back(static_cast<int8_t>(random.next() * 128));
   }
@@ -87,9 +87,8 @@ PackedCodes::PackedCodes(const Kernels& tier, const CodeMatrix& m) {
     weights_.zeros = zeros_.data();
   }
   if (s.zero == Zero::offsets) {
-    weights_.offset_dtype = s.offset_dtype();
-    offsets_.resize(count * dtype_bytes(weights_.offset_dtype));
-    pack_scales(m.offsets.data(), s.n, s.groups(), weights_.offset_dtype, offsets_.data(), 0);
+    offsets_.resize(count);
+    pack_scales(m.offsets.data(), s.n, s.groups(), DType::f16, offsets_.data(), 0);
     weights_.offsets = offsets_.data();
   }
 }

@@ -52,7 +52,7 @@ class WeightFormat:
     dtype: DTypeName | CodeName
     group: int = 0  # values of a row that share a scale, a multiple of 16; 0: the whole row
     scale_dtype: DTypeName | Literal["e8m0"] = "float32"  # e8m0: 2^(byte - 128)
-    zero: Literal["none", "int8", "float32", "float16"] = "none"  # symmetric, zero points, offsets of two dtypes
+    zero: Literal["none", "int8", "float16"] = "none"  # symmetric, zero points, offsets
     wide: bool = False  # activations are of 16 bits (W4A16), beside fp8 floats; else int8; scales by token and group
     ordered: bool = False  # columns were sorted while loading: `order` of load_codes
     turned: bool = False  # activations are turned in groups before they are rounded (kernels.h, QuantizeTask)

@@ -81,14 +81,14 @@ void Matrix::place(Pieces& pieces) {
   const int64_t scales = is_codes() ? experts * round_up(n, kPanel) * groups() : 0;
   scales_at_ = pieces.take(scales * dtype_bytes(format.scale_dtype));
   zeros_at_ = pieces.take(format.zero == Format::Zero::int8 ? scales : 0);
-  offsets_at_ = pieces.take(has_offsets() ? scales * dtype_bytes(offset_dtype()) : 0);
+  offsets_at_ = pieces.take(format.zero == Format::Zero::float16 ? scales * 2 : 0);
 }
 
 void Matrix::settle(char* region) {
   data_ = region + data_at_;
   scales_ = is_codes() ? region + scales_at_ : nullptr;
   zeros_ = format.zero == Format::Zero::int8 ? reinterpret_cast<int8_t*>(region + zeros_at_) : nullptr;
-  offsets_ = has_offsets() ? region + offsets_at_ : nullptr;
+  offsets_ = format.zero == Format::Zero::float16 ? reinterpret_cast<uint16_t*>(region + offsets_at_) : nullptr;
 }
 
 void Matrix::touch(int member) const { each_piece(partition[static_cast<size_t>(member)], touch_pages); }
@@ -107,8 +107,7 @@ PackedWeights Matrix::weights(int64_t expert) const {
   w.scales = static_cast<char*>(scales_) + first * dtype_bytes(format.scale_dtype);
   w.scale_dtype = format.scale_dtype;
   w.zeros = zeros_ ? zeros_ + first : nullptr;
-  w.offset_dtype = offset_dtype();
-  w.offsets = offsets_ ? static_cast<char*>(offsets_) + first * dtype_bytes(w.offset_dtype) : nullptr;
+  w.offsets = offsets_ ? offsets_ + first : nullptr;
   return w;
 }
 
@@ -123,7 +122,7 @@ void Matrix::pack(const CodeRows& rows, int64_t row, PanelMap map) const {
   pack_codes(rows.codes, rows.rows, packed(), row, map);
   pack_scales(rows.scales, rows.rows, groups(), format.scale_dtype, scales_, row, map);
   if (zeros_) pack_zeros(rows.zeros, rows.rows, groups(), zeros_, row, map);
-  if (offsets_) pack_scales(rows.offsets, rows.rows, groups(), offset_dtype(), offsets_, row, map);
+  if (offsets_) pack_scales(rows.offsets, rows.rows, groups(), DType::f16, offsets_, row, map);
 }
 
 // Rounds rows of floats to symmetric codes of the format.
@@ -177,7 +176,7 @@ void Matrix::check_codes(const CodeRows& rows) const {
                       field + " has");
   };
   must_have(rows.scales, "scale", format.scale_dtype, "scale_dtype");
-  if (offsets_) must_have(rows.offsets, "offset", offset_dtype(), "zero");
+  if (offsets_) must_have(rows.offsets, "offset", DType::f16, "zero");
 }
 
 void Matrix::set_order(const int32_t* given, int64_t expert) {

@@ -66,7 +66,7 @@ class Matrix {
       piece(data_, panel / kPanel, first, end);
       piece(scales_, groups() * dtype_bytes(format.scale_dtype), first, end);
       piece(zeros_, groups(), first, end);
-      piece(offsets_, groups() * dtype_bytes(offset_dtype()), first, end);
+      piece(offsets_, groups() * 2, first, end);
     }
   }
   // The panel that an expert's columns begin with.
@@ -88,8 +88,6 @@ class Matrix {
 
   bool empty() const { return n == 0; }
   bool is_codes() const { return !is_float(format.dtype); }
-  bool has_offsets() const { return format.zero == Format::Zero::float32 || format.zero == Format::Zero::float16; }
-  DType offset_dtype() const { return format.zero == Format::Zero::float16 ? DType::f16 : DType::f32; }
   int64_t group() const { return format.group == 0 ? k : std::min(format.group, k); }
   int64_t groups() const { return (k + group() - 1) / group(); }
   Layout layout() const { return kernels().layout[static_cast<int>(format.dtype)]; }
@@ -113,7 +111,7 @@ class Matrix {
   char* data_ = nullptr;
   void* scales_ = nullptr;
   int8_t* zeros_ = nullptr;
-  void* offsets_ = nullptr;
+  uint16_t* offsets_ = nullptr;
 };
 
 }  // namespace forearm

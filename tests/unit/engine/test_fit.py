@@ -149,6 +149,7 @@ def test_what_grammars_need_of_a_vocabulary_is_counted_no_smaller_than_it_is() -
         "import re, sys, llguidance, numpy\n"
         "from pathlib import Path\n"
         "from forearm.engine.constraints.grammar import Grammars\n"
+        "import forearm.text.tokenizer.tokenizer\n"  # code, which is part of every process's memory
         "rss = lambda: int(re.search(r'VmRSS:\\s+(\\d+)', open('/proc/self/status').read())[1])\n"
         "before = rss()\n"
         "made = Grammars(Path(sys.argv[1]), int(sys.argv[2]), [1])\n"

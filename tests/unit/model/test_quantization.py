@@ -131,7 +131,7 @@ def codes_of(format: WeightFormat) -> Codes:
     codes = random.integers(-8, 8, (16, 256)).astype(np.int8)
     scales = random.standard_normal(shape).astype(np.float16).astype(np.float32)
     zeros = random.integers(-8, 8, shape).astype(np.int8) if format.zero == "int8" else None
-    offsets = random.standard_normal(shape).astype(np.float32) if format.zero == "float32" else None
+    offsets = random.standard_normal(shape).astype(np.float16).astype(np.float32) if format.zero == "float16" else None
     return Codes(codes, scales, zeros, offsets)
 
 
@@ -140,9 +140,9 @@ def codes_of(format: WeightFormat) -> Codes:
     [
         (["int4 32 none", "int4 32 none"], "int4 32 none"),
         (["int4 128 none", "int8 0 none"], "int8 128 none"),
-        (["int4 32 float32", "int8 16 none"], "int8 16 float32"),
+        (["int4 32 float16", "int8 16 none"], "int8 16 float16"),
         (["int4 32 int8", "int4 64 none"], "int4 32 int8"),
-        (["int4 32 int8", "int4 48 float32"], "int4 16 float32"),
+        (["int4 32 int8", "int4 48 float16"], "int4 16 float16"),
         (["int8 0 none", "int8 0 int8"], "int8 0 int8"),
     ],
 )
@@ -158,8 +158,10 @@ def test_fused_matrices_have_a_common_format_with_the_same_numbers(formats: list
     for part in parts:
         codes = codes_of(part)
         after = expressed(codes, part, want)
-        assert np.array_equal(widened(after, want.group, None), widened(codes, part.group, None))
-        assert (after.zeros is None, after.offsets is None) == (want.zero != "int8", want.zero != "float32")
+        become_offsets = want.zero == "float16" and codes.zeros is not None  # and are rounded
+        rounding = 2**-11 * np.abs(codes.scales * codes.zeros).max() if become_offsets else 0.0
+        assert np.abs(widened(after, want.group, None) - widened(codes, part.group, None)).max() <= rounding
+        assert (after.zeros is None, after.offsets is None) == (want.zero != "int8", want.zero != "float16")
 
 
 def test_fused_matrices_without_a_common_format_are_refused() -> None:
@@ -318,6 +320,6 @@ def test_the_bytes_planned_are_those_of_panels_and_scales() -> None:
     assert packed_bytes(WeightFormat("int8"), 50, 100) == 64 * 104 + 64 * 4
     assert packed_bytes(WeightFormat("int4", 32, "float16", zero="int8"), 50, 100) == 64 * 112 // 2 + 64 * 4 * 3
     assert packed_bytes(WeightFormat("int4", 32, "float16", ordered=True), 50, 100) == 64 * 56 + 64 * 4 * 2 + 400
-    assert packed_bytes(WeightFormat("int8", 16, zero="float32"), 50, 100) == 64 * 104 + 64 * 7 * 8
+    assert packed_bytes(WeightFormat("int8", 16, zero="float16"), 50, 100) == 64 * 104 + 64 * 7 * 6
     assert packed_bytes(WeightFormat("fp8_e4m3", 128, wide=True), 50, 100) == 64 * 100 + 64 * 4
     assert packed_bytes(WeightFormat("bfloat16"), 50, 98) == 64 * 100 * 2 + 64 * 4

@@ -99,7 +99,7 @@ def packed_bytes(format: WeightFormat, rows: int, k: int) -> int:
     if not format.is_quantized:
         return codes + padded * 4  # a scale for each row, where 16-bit weights are multiplied in 16 bits (neon_fp16)
     of_scale = {"float32": 4, "float16": 2, "bfloat16": 2, "e8m0": 1}[format.scale_dtype]
-    a_group = of_scale + {"none": 0, "int8": 1, "float32": 4, "float16": 2}[format.zero]
+    a_group = of_scale + {"none": 0, "int8": 1, "float16": 2}[format.zero]
     return codes + padded * groups_of(format, k) * a_group + (4 * k if format.ordered else 0)
 
 

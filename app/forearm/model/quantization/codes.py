@@ -149,18 +149,21 @@ def common_format(matrices: Sequence[CodedMatrix], experts: Sequence[int] = ()) 
         dtype=first.dtype if len(dtypes) == 1 else "int8",
         group=math.gcd(*(format.group for format in formats)),  # gcd(0, g) is g: rows with one scale fit any group
         scale_dtype=first.scale_dtype if len({format.scale_dtype for format in formats}) == 1 else "float32",
-        zero="none" if not zeros else zeros.pop() if len(zeros) == 1 else "float32",
+        zero="none" if not zeros else zeros.pop() if len(zeros) == 1 else "float16",
         wide=any(format.wide for format in formats),
         ordered=any(format.ordered for format in formats),
     )
 
 
 def expressed(codes: Codes, have: WeightFormat, want: WeightFormat) -> Codes:
-    """Convert rows from format `have` to `want`, a common_format of it and others; the values stay the same."""
+    """Convert rows from format `have` to `want`, a common_format of it and others; the values stay the same.
+
+    Zero points that become offsets are rounded to float16.
+    """
     k = codes.codes.shape[1]
     scales, zeros, offsets = codes.scales, codes.zeros, codes.offsets
-    if want.zero in ("float32", "float16") and offsets is None:
-        offsets = np.zeros_like(scales) if zeros is None else -scales * zeros
+    if want.zero == "float16" and offsets is None:
+        offsets = np.zeros_like(scales) if zeros is None else (-scales * zeros).astype(np.float16).astype(np.float32)
         zeros = None
     elif want.zero == "int8" and zeros is None:
         zeros = np.zeros(scales.shape, np.int8)

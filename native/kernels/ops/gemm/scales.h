@@ -36,10 +36,7 @@ inline F16 load_scales(const PackedWeights& w, int64_t at) {
 }
 inline bool has_offsets(const PackedWeights& w) { return w.zeros || w.offsets; }
 inline F16 load_offsets(const PackedWeights& w, int64_t at, F16 scales) {
-  if (w.offsets) {
-    if (w.offset_dtype == DType::f16) return load_f16(static_cast<const uint16_t*>(w.offsets) + at);
-    return load(static_cast<const float*>(w.offsets) + at);
-  }
+  if (w.offsets) return load_f16(w.offsets + at);
   return w.zeros ? sub(zero(), mul(scales, load_i8(w.zeros + at))) : zero();
 }
 
