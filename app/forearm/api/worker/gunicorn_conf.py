@@ -13,13 +13,10 @@ import math
 import os
 import shutil
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
 gc.disable()  # until when_ready: the imports that follow make 80,000 objects that stay, and nothing to collect
-# FastAPI would import this to ask of each body whether it is a model of pydantic 1, which none is here: 0.011 s.
-sys.modules["pydantic.v1"] = None  # type: ignore[assignment]
 
 from forearm.api.http.protocol import Protocol
 from forearm.api.worker.worker import FINAL_ANSWERS_S, Worker, hold_signals_while_forking
