@@ -41,7 +41,9 @@ the time that it took when only the third went on there (LFM2-1.2B and 4 layers 
 two cores); with one of 400 tokens 0.26, and the first chat waits 3 to 4 % longer. A copy takes 0.16 MiB for LFM2-1.2B,
 50.6 MiB for Qwen3.5-9B. `--speculative-config` works for them, too; a draft model may not keep states. Latent attention
 (`deepseek_v2`, `deepseek_v3`, `glm4_moe_lite`, `minicpm3`, `kimi_linear`) attends to latents in prompts as in decoding:
-a token is the same in a chunk and alone.
+a token is the same in a chunk and alone. Of models that see or hear the text part is served. Where transformers leaves
+out by what Cohere 2 and Granite scale their logits (`aya_vision`, `cohere2_vision`, `granite_speech`), forearm scales
+them as for the text model alone: the greedy tokens are the same.
 """
 MEMORY = """
 ## Memory, machines, formats of calls

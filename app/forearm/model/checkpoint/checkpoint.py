@@ -23,7 +23,7 @@ from forearm.model.checkpoint.tensor_part import TensorPart, stored_shape
 from forearm.model.checkpoint.unread_tensors import HEADS, check_unread, some
 from forearm.model.families.config import ModelConfig
 from forearm.model.families.families import read_config
-from forearm.model.families.keys import Keys, read_json
+from forearm.model.families.keys import Keys, read_json, text_part
 from forearm.model.families.matrices import matrices
 from forearm.model.gguf.gguf import is_gguf, read_gguf
 from forearm.model.gguf.gguf_config import gguf_config, is_quantized, predicted_layers
@@ -149,7 +149,7 @@ def open_checkpoint(
             max_model_len = max_model_len or min(config.max_positions, pooling.max_tokens or config.max_positions)
         keys = read_json(folder / "config.json")
         quantized = quantization_of(keys, folder)
-        nextn = (keys.object("text_config") or keys).integer("num_nextn_predict_layers", 0)
+        nextn = (text_part(keys) or keys).integer("num_nextn_predict_layers", 0)
     weight_dtype = wanted or config.dtype
     served, rotated = (config, False) if quantized else _served(config, tensors, quantization)
     found, used = _match(folder, served, tensors, find_coded(quantized, quantization, tensors, folder))

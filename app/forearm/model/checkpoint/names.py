@@ -19,7 +19,8 @@ from forearm.model.families.matrices import MatrixPart, MatrixSpec, matrices
 # Prefixes of a model's tensors: a causal model, multimodal ones (transformers 5, then 4), encoders, a bare model.
 _PREFIXES = (
     "model.", "backbone.", "model.language_model.", "language_model.model.", "model.text_model.", "bert.", "roberta.",
-    "distilbert.", "nomic_bert.", "gte.", "mpnet.", "new.", "deberta.", "gpt_neox.", "transformer.", "",
+    "distilbert.", "nomic_bert.", "gte.", "mpnet.", "new.", "deberta.", "gpt_neox.", "transformer.",
+    "thinker.model.", "language_model.backbone.", "",
 )  # fmt: skip
 
 
@@ -191,5 +192,5 @@ def _head(config: ModelConfig, stored: Collection[str]) -> str:
     """Return the module of the output head."""
     if "head" in config.names:
         return config.names["head"]
-    others = ("language_model.lm_head", "embed_out")  # of multimodal models, and of GPT-NeoX
+    others = ("language_model.lm_head", "thinker.lm_head", "embed_out")  # of multimodal models, and of GPT-NeoX
     return next((module for module in others if f"{module}.weight" in stored), "lm_head")

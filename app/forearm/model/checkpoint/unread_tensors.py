@@ -44,6 +44,13 @@ _CARRIED = (
     "embed_audio.",
     "img_processor.",
     "embed_tokens_extend.",  # Phi-4-multimodal's vision and audio
+    "image_tower.",
+    "video_tower.",
+    "talker.",  # Qwen Omni's speech
+    "token2wav.",
+    "code2wav.",
+    "aligner.",
+    "vision_projection.",
     "multi_modal_projector.",
     "mm_projector.",
     "model.connector.",
@@ -70,7 +77,7 @@ _NOT_POOLED = (
     "cls.", "lm_head.", "pooler.dense.", "head.", "decoder.", "vocab_", "encoder.embed_tokens.",
     "lm_predictions.", "mask_predictions.",
 )  # fmt: skip
-HEADS = ("lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight")
+HEADS = ("lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight", "thinker.lm_head.weight")
 _OF_KEYS_AND_VALUES = ("k_proj.", "v_proj.", "k_norm.", "v_norm.")  # stored for layers that share those of others
 _SHOWN = 5
 

@@ -30,7 +30,7 @@ from forearm.model.families.config import ModelConfig
 from forearm.model.families.decoder import FamilyInputs
 from forearm.model.families.encoders import ENCODERS
 from forearm.model.families.generation import eos_ids, generation_keys
-from forearm.model.families.keys import Keys, read_json
+from forearm.model.families.keys import Keys, read_json, text_part
 from forearm.model.families.overrides import check_rope, with_rope
 
 TORCH_MISSING = "transformers computes it where torch is installed too: pip install 'forearm[transformers]'"
@@ -61,7 +61,7 @@ def read_config(
     families = FAMILIES | ENCODERS if pooled else FAMILIES
     family = family_of(outer, families)
     if family is None:
-        keys = outer if model_type not in families else outer.object("text_config") or outer
+        keys = outer if model_type not in families else text_part(outer) or outer
         near = difflib.get_close_matches(keys.text("model_type"), families, n=1, cutoff=0.5)
         nearest = f" (the nearest name is {near[0]})" if near else ""
         other = (
@@ -70,7 +70,7 @@ def read_config(
         raise keys.wrong("model_type", f"one of {', '.join(sorted(families))}{nearest}. {other}")
     switches.check_architecture(outer, pooled)
 
-    inner = outer.object("text_config") or outer
+    inner = text_part(outer) or outer
     if outer.flag("tie_word_embeddings"):  # a multimodal model's head is outside its text part
         inner.values["tie_word_embeddings"] = True
     elif own_head and "tie_word_embeddings" in outer:  # the text part's own value may be another
@@ -100,9 +100,9 @@ def family_of(outer: Keys, families: Mapping[str, Family]) -> Family | None:
     model_type = outer.text("model_type")
     if model_type not in families:
         return None
-    text = outer.object("text_config")
+    text = text_part(outer)
     inner_type = model_type if text is None else text.text("model_type", model_type)
-    return families[model_type] if inner_type == f"{model_type}_text" else families.get(inner_type)
+    return families.get(inner_type) or families.get(inner_type.removesuffix("_text"))
 
 
 def computed(family: Family, inputs: FamilyInputs) -> ModelConfig:
@@ -176,6 +176,7 @@ FAMILIES: dict[str, Family] = {
     "hunyuan_v1_dense": llama_like.hunyuan,
     "deepseek_v2": latent.deepseek_v2,
     "deepseek_v3": latent.deepseek_v3,
+    "kimi_k2": latent.deepseek_v3,
     "glm4_moe_lite": latent.glm4_moe_lite,
     "minicpm3": latent.minicpm3,
     "kimi_linear": latent.kimi_linear,
@@ -207,6 +208,36 @@ FAMILIES: dict[str, Family] = {
     "exaone4_5": post_norm.exaone4,
     "lfm2_vl": hybrid.lfm2,
     "minicpmv4_6": hybrid.qwen3_5,
+    "aya_vision": layer_norm.cohere2,
+    "cohere2_vision": layer_norm.cohere2,
+    "deepseek_vl": llama_like.llama,
+    "deepseek_vl_hybrid": llama_like.llama,
+    "fast_vlm": llama_like.qwen2,
+    "glm_ocr": post_norm.glm_ocr,
+    "glmga": post_norm.glm4v,
+    "got_ocr2": llama_like.qwen2,
+    "granite_speech": llama_like.granite,
+    "granite_speech_plus": llama_like.granite,
+    "idefics2": llama_like.mistral,
+    "janus": llama_like.llama,
+    "kimi_k25": latent.deepseek_v3,
+    "lighton_ocr": llama_like.qwen3,
+    "llava_next_video": llama_like.llama,
+    "minicpm_ocr": hybrid.qwen3_5,
+    "minicpmv4_7": hybrid.qwen3_5,
+    "nemotron_h_omni": mamba2.nemotron_h,
+    "perception_lm": llama_like.llama,
+    "pp_chart2table": llama_like.qwen2,
+    "qianfan_ocr": llama_like.qwen3,
+    "qwen2_audio": llama_like.qwen2,
+    "video_llama_3": llama_like.qwen2,
+    "video_llava": llama_like.llama,
+    "vipllava": llama_like.llama,
+    "voxtral": llama_like.llama,
+    "qwen2_5_omni": llama_like.qwen2_vl,
+    "qwen2_5_omni_thinker": llama_like.qwen2_vl,
+    "qwen3_omni_moe": experts.qwen3_moe,
+    "qwen3_omni_moe_thinker": experts.qwen3_moe,
     "qwen3_5": hybrid.qwen3_5,
     "qwen3_5_moe": hybrid.qwen3_5_moe,
 }

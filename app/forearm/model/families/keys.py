@@ -130,6 +130,12 @@ class Keys:
         return default if value is None else value
 
 
+def text_part(outer: Keys) -> Keys | None:
+    """Return the object that describes a multimodal model's text part in its config.json; None in other models."""
+    thinks = outer.object("thinker_config") or outer  # Qwen Omni, whose other parts speak
+    return thinks.object("text_config") or thinks.object("llm_config")
+
+
 def _agreeing(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the object of these keys and values; some real files repeat a key.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from forearm.model.families.config import Attention, ModelConfig
 from forearm.model.families.decoder import FamilyInputs, decoder, ropes_by_layer_type, windows_of
 from forearm.model.families.llama_like import FUSED_GATE_UP, with_glm_defaults
@@ -80,3 +82,8 @@ def glm4v(inputs: FamilyInputs) -> ModelConfig:
     keys = inputs.keys
     heads = keys.integer("num_attention_heads")
     return glm4(inputs.with_defaults(head_dim=keys.integer("hidden_size") // heads))
+
+
+def glm_ocr(inputs: FamilyInputs) -> ModelConfig:
+    """GLM-OCR for text alone: GLM-4.1V without biases."""
+    return replace(glm4v(inputs), qkv_bias=False)

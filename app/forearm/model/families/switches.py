@@ -129,7 +129,8 @@ def check_architecture(keys: Keys, pooled: bool = False) -> None:
         if names and not str(names[0]).endswith(served):
             raise keys.wrong("architectures", f"a ...{', ...'.join(served[2:])} or ...{served[0]}")
         return
-    if names and not any(str(n).endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")) for n in names):
+    generating = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "Omni_Reasoning_V3")  # the last: Nemotron's
+    if names and not any(str(n).endswith(generating) for n in names):
         raise keys.wrong("architectures", "a ...ForCausalLM; models with other heads are not served")
 
 

@@ -24,7 +24,7 @@ from forearm.model.checkpoint.names import parts
 from forearm.model.checkpoint.shards import Files, widened
 from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.families.config import Attention, FeedForward, ModelConfig
-from forearm.model.families.keys import read_json
+from forearm.model.families.keys import read_json, text_part
 from forearm.model.families.matrices import uniform_formats
 from forearm.model.gguf.gguf import is_gguf, read_gguf
 from forearm.model.gguf.gguf_architectures import ARCHITECTURES, NAMES
@@ -170,7 +170,7 @@ def _copied(checkpoint: Checkpoint) -> tuple[dict[str, Any], dict[str, Float32Ar
 def _described(checkpoint: Checkpoint, name: str) -> tuple[dict[str, Any], dict[str, Float32Array], list[TensorPart]]:
     """Return the metadata of the model in a folder, factors of its angles, and the places of its parts in the file."""
     keys = read_json(checkpoint.folder / "config.json")
-    metadata, factors = metadata_of(checkpoint.config, keys.object("text_config") or keys, name)
+    metadata, factors = metadata_of(checkpoint.config, text_part(keys) or keys, name)
     named = replace(checkpoint.config, names=NAMES | dict(ARCHITECTURES[metadata["general.architecture"]].names))
     return metadata, factors, parts(named, {"token_embd.weight"})
 

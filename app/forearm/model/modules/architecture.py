@@ -27,7 +27,7 @@ from forearm.config.number_formats import DTypeName
 from forearm.errors import ConfigError
 from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig
 from forearm.model.families.families import FAMILIES
-from forearm.model.families.keys import read_json
+from forearm.model.families.keys import read_json, text_part
 from forearm.model.families.switches import BOUNDS
 from forearm.model.modules.attention import NAME, AttentionCall, NotPlainAttentionError, bind, register
 from forearm.model.modules.forward import CachedForward
@@ -163,7 +163,7 @@ def _config(folder: Path) -> PretrainedConfig:
         raise keys.wrong("model_type", f"one that forearm or transformers {transformers_version} has{nearest}")
     if why := REFUSED.get(keys.text("model_type")):
         raise ConfigError(f"{folder}: model_type {keys.text('model_type')} can't be served: {why}")
-    text = keys.object("text_config") or keys
+    text = text_part(keys) or keys
     for key, most in BOUNDS.items():  # before modules of any size are built
         if isinstance(size := text.get(key), int) and not -1 <= size <= most:
             raise text.wrong(key, f"at most {most}")

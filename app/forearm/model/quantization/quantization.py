@@ -10,7 +10,7 @@ from pathlib import Path
 from forearm.config.number_formats import AT_LOAD, INTEGERS, METHODS, WeightFormat
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import StoredTensor
-from forearm.model.families.keys import Keys, read_json
+from forearm.model.families.keys import Keys, read_json, text_part
 from forearm.model.gguf.gguf_codes import gguf_matrices
 from forearm.model.quantization.codes import CheckpointTensors, Find
 from forearm.model.quantization.compressed_tensors import compressed_tensors
@@ -106,7 +106,7 @@ def quantization_of(config: Keys, folder: Path) -> tuple[str, Keys] | None:
 
     Raises: ConfigError naming a method that is not supported.
     """
-    inner = config.object("text_config")
+    inner = text_part(config)
     for keys in (config, *([inner] if inner is not None else [])):
         for key in ("quantization_config", "compression_config"):
             settings = keys.object(key)

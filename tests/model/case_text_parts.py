@@ -1,0 +1,101 @@
+"""Further multimodal models, for text alone: names, configuration classes and settings of cases (cases.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_EYES = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28,
+    "patch_size": 14,
+}  # fmt: skip
+_SIGLIP = {"model_type": "siglip_vision_model", **_EYES}  # fast_vlm's and perception_lm's own eyes are a package's
+_EARS = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2, "d_model": 32,
+    "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 48,
+}  # fmt: skip
+_GLM_EYES = {"depth": 1, "hidden_size": 32, "num_heads": 2, "out_hidden_size": 72, "image_size": 28}
+_GLM = {"rope_parameters": {
+    "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 1],
+}}  # fmt: skip
+_QWEN3_5 = {
+    "model_type": "qwen3_5_text", "head_dim": 16, "num_hidden_layers": 4, "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 24,
+}  # fmt: skip
+_KIMI = {
+    "num_key_value_heads": 6, "kv_lora_rank": 48, "qk_nope_head_dim": 20, "qk_rope_head_dim": 12, "v_head_dim": 28,
+    "q_lora_rank": 32, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1,
+    "moe_intermediate_size": 24, "first_k_dense_replace": 1,
+}  # fmt: skip
+_NEMOTRON_H = {
+    "head_dim": 20, "mamba_num_heads": 6, "mamba_head_dim": 20, "n_groups": 2, "ssm_state_size": 20, "chunk_size": 16,
+    "time_step_min": 1e-30, "layers_block_type": ["mamba", "attention"],
+}  # fmt: skip
+_SPEECH = {
+    "encoder_config": {"hidden_dim": 32, "num_layers": 1, "num_heads": 2, "dim_head": 16, "output_dim": 20},
+    "projector_config": {
+        "model_type": "blip_2_qformer", "hidden_size": 32, "encoder_hidden_size": 32, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "intermediate_size": 48,
+    },
+}  # fmt: skip
+_OMNI_EYES = {"depth": 1, "embed_dim": 32, "hidden_size": 32, "num_heads": 2, "intermediate_size": 48}
+_MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 2, 2]}
+
+# transformers' own text models scale logits, which these models of it leave out (Granite's speech models too): logits
+# agree where the scale is 1, tokens anyway.
+_COHERE = {"logit_scale": 1.0}
+
+TEXT_PARTS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any], int, int, int]] = [
+    *((name, config, {"text_config": {"model_type": text}, "vision_config": _EYES}) for name, config, text in (
+        ("deepseek_vl", "DeepseekVLConfig", "llama"), ("got_ocr2", "GotOcr2Config", "qwen2"),
+        ("idefics2", "Idefics2Config", "mistral"), ("lighton_ocr", "LightOnOcrConfig", "qwen3"),
+        ("llava_next_video", "LlavaNextVideoConfig", "llama"), ("pp_chart2table", "PPChart2TableConfig", "qwen2"),
+        ("qianfan_ocr", "QianfanOCRConfig", "qwen3"),
+        ("video_llava", "VideoLlavaConfig", "llama"), ("vipllava", "VipLlavaConfig", "llama"),
+    )),
+    ("video_llama_3", "VideoLlama3Config", {
+        "text_config": {"model_type": "qwen2"}, "vision_config": _EYES,
+    }, 45, 64, 2),
+    ("deepseek_vl_hybrid", "DeepseekVLHybridConfig", {
+        "text_config": {"model_type": "llama"}, "vision_config": _EYES,
+        "high_res_vision_config": {**_EYES, "output_channels": 16, "mlp_dim": 48, "global_attn_indexes": [0]},
+    }),
+    ("janus", "JanusConfig", {
+        "text_config": {"model_type": "llama"}, "vision_config": {**_EYES, "projection_dim": 32},
+        "vq_config": {
+            "embed_dim": 8, "num_embeddings": 16, "base_channels": 32, "channel_multiplier": [1, 1],
+            "num_res_blocks": 1, "latent_channels": 16, "num_patches": 2,
+        },
+    }),
+    ("aya_vision", "AyaVisionConfig", {"text_config": _COHERE, "vision_config": _EYES}),
+    ("cohere2_vision", "Cohere2VisionConfig", {"text_config": _COHERE, "vision_config": _EYES}),
+    ("fast_vlm", "FastVlmConfig", {"text_config": {"model_type": "qwen2"}, "vision_config": _SIGLIP}),
+    ("perception_lm", "PerceptionLMConfig", {
+        "text_config": {"model_type": "llama"}, "vision_config": {**_SIGLIP, "model_args": {"embed_dim": 32}},
+    }),
+    ("glm_ocr", "GlmOcrConfig", {"text_config": _GLM, "vision_config": _GLM_EYES}),
+    ("glmga", "GlmgaConfig", {"text_config": _GLM, "vision_config": _GLM_EYES}),
+    ("minicpm_ocr", "MiniCPMOcrConfig", {"text_config": _QWEN3_5, "vision_config": _EYES}),
+    ("minicpmv4_7", "MiniCPMV4_7Config", {"text_config": _QWEN3_5, "vision_config": _EYES}, 45, 64, 1),
+    ("kimi_k25", "Kimi_K25Config", {"text_config": _KIMI, "vision_config": _EYES}),
+    ("nemotron_h_omni", "NemotronH_Omni_Reasoning_V3_Config", {
+        "text_config": _NEMOTRON_H, "vision_config": {**_EYES, "video_temporal_patch_size": 2},
+        "projector_hidden_size": 32, "vision_hidden_size": 32,
+    }),
+    # models that hear
+    ("qwen2_audio", "Qwen2AudioConfig", {"text_config": {"model_type": "qwen2"}, "audio_config": _EARS}),
+    ("voxtral", "VoxtralConfig", {"text_config": {"model_type": "llama"}, "audio_config": _EARS}),
+    ("granite_speech", "GraniteSpeechConfig", {"text_config": {"embedding_multiplier": 6.0}, **_SPEECH}),
+    ("granite_speech_plus", "GraniteSpeechPlusConfig", {"text_config": {"residual_multiplier": 0.3}, **_SPEECH}),
+    ("qwen2_5_omni", "Qwen2_5OmniThinkerConfig", {
+        "text_config": {"rope_parameters": _MROPE}, "vision_config": {**_OMNI_EYES, "out_hidden_size": 72},
+        "audio_config": {**_EARS, "output_dim": 72},
+    }),
+    ("qwen3_omni_moe", "Qwen3OmniMoeThinkerConfig", {
+        "text_config": {
+            "head_dim": 24, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 40,
+            "rope_parameters": {**_MROPE, "mrope_section": [4, 4, 4]},
+        },
+        "vision_config": {**_OMNI_EYES, "out_hidden_size": 72, "deepstack_visual_indexes": [0]},
+        "audio_config": {**_EARS, "output_dim": 72, "downsample_hidden_size": 16},
+    }),
+]  # fmt: skip
