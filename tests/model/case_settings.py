@@ -17,8 +17,13 @@ _GEMMA3N = {
     ], "activation_sparsity_pattern": [0.95, 0.8, 0.0, 0.5, 0.0, 0.3], "altup_num_inputs": 4,
 }  # fmt: skip
 
-_KIMI = {
+_LATENT = {
     "num_key_value_heads": 6, "kv_lora_rank": 48, "qk_nope_head_dim": 20, "qk_rope_head_dim": 12, "v_head_dim": 28,
+}  # fmt: skip
+_SLIDES_THEN_FULL = ["sliding_attention", "full_attention"]
+_GEMMA4 = {"head_dim": 20, "global_head_dim": 28, "sliding_window": 16}
+_KIMI = {
+    **_LATENT,
     "num_local_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
 }  # fmt: skip
 
@@ -119,6 +124,60 @@ ROWS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any], int
         },
         "vision_config": _EYES,
     }, 45, 64, 1),
+    # families made of others' parts
+    ("iquestcoder", "IQuestCoderConfig", {"head_dim": 16}),
+    ("cwm", "CwmConfig", {"head_dim": 16, "num_hidden_layers": 4, "sliding_window": 20}),
+    ("jais2", "Jais2Config", {}),
+    ("hyperclovax", "HyperCLOVAXConfig", {
+        "logits_scaling": 0.25, "residual_multiplier": 0.3, "embedding_multiplier": 6.0,
+    }),
+    ("hyperclovax-pre", "HyperCLOVAXConfig", {"use_post_norm": False, "attention_multiplier": 0.2}),
+    # transformers empties the padding token's row of the embedding when it loads a Youtu
+    ("youtu", "YoutuConfig", {**_LATENT, "q_lora_rank": 32, "pad_token_id": None}),
+    ("youtu-plain", "YoutuConfig", {**_LATENT, "q_lora_rank": None, "rope_interleave": False, "pad_token_id": None}),
+    ("vaultgemma", "VaultGemmaConfig", {
+        "head_dim": 20, "query_pre_attn_scalar": 20, "sliding_window": 16, "num_hidden_layers": 4,
+    }),
+    ("gemma4_unified_text", "Gemma4UnifiedTextConfig", {
+        **_GEMMA4, "num_hidden_layers": 4, "layer_types": [*_SLIDES_THEN_FULL * 2], "attention_k_eq_v": True,
+        "num_global_key_value_heads": 1,
+    }),
+    ("gemma4_unified", "Gemma4UnifiedConfig", {
+        "text_config": {**_GEMMA4, "layer_types": _SLIDES_THEN_FULL}, "vision_config": None, "audio_config": None,
+    }),
+    ("phi4_multimodal", "Phi4MultimodalConfig", {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+        "vision_config": {**_EYES, "crop_size": 28}, "audio_config": {
+            "hidden_size": 32, "intermediate_size": 48, "num_blocks": 1, "num_attention_heads": 2, "input_size": 20,
+            "ext_pw_out_channel": 32, "depthwise_separable_out_channel": 32, "nemo_conv_channels": 8,
+        },
+    }),
+    ("minimax_m2", "MiniMaxM2Config", {
+        "head_dim": 16, "num_local_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 40, "rope_parameters": {
+            "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5,
+        },
+    }),
+    ("hunyuan_v1_moe", "HunYuanMoEV1Config", {
+        "num_experts": 8, "moe_topk": 3, "head_dim": 16, "intermediate_size": 40,
+    }, 45, 64, 1),
+    ("hy_v3", "HYV3Config", {
+        "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "attention_bias": True,
+        "num_shared_experts": 2, "num_hidden_layers": 3,
+    }),
+    ("dots1", "Dots1Config", {
+        "head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 2, "norm_topk_prob": True,
+        "moe_intermediate_size": 24, "first_k_dense_replace": 1, "num_hidden_layers": 3, "sliding_window": 16,
+        "max_window_layers": 2, "routed_scaling_factor": 1.5,
+    }),
+    ("solar_open", "SolarOpenConfig", {
+        "head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
+        "attention_bias": True,
+    }),
+    ("exaone_moe", "ExaoneMoeConfig", {
+        "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "num_shared_experts": 2, "n_group": 2,
+        "topk_group": 1, "num_hidden_layers": 5, "sliding_window": 16,
+    }),
+    ("flex_olmo", "FlexOlmoConfig", {"num_experts_per_tok": 3, "intermediate_size": 40}),
     ("gpt_neox", "GPTNeoXConfig", {"hidden_size": 96, "intermediate_size": 100}),
     ("gpt_neox-in-turn", "GPTNeoXConfig", {
         "intermediate_size": 100, "use_parallel_residual": False, "attention_bias": False, "num_hidden_layers": 3,

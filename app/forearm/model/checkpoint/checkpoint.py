@@ -130,7 +130,7 @@ def open_checkpoint(
     max_model_len: None selects the model's own context length; a longer one is refused unless allow_longer is set.
     quantization: the --quantization settings; a quantized checkpoint keeps the format it is stored in.
     pooling: how texts become vectors; None: the model generates text.
-    rope: changes to the rotary angles, by config.json's names (overrides.py).
+    rope: changes to the rotary angles, by config.json's names (rope.py).
     ignore_unread: leave tensors that nothing reads out even if they would change the model.
     Raises: ConfigError naming the key, tensor or file, with the remedy.
     """

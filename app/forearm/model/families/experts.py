@@ -18,7 +18,7 @@ def mixtral(inputs: FamilyInputs) -> ModelConfig:
     window = keys.optional_integer("sliding_window") or 0
     experts = routed(inputs, "num_local_experts", "intermediate_size", renormalized=True)
     return decoder(
-        inputs, windows=[window] * inputs.layers, feed_forwards=[experts] * inputs.layers, names=_MIXTRAL_NAMES
+        inputs, windows=[window] * inputs.layers, feed_forwards=[experts] * inputs.layers, names=MIXTRAL_NAMES
     )
 
 
@@ -209,7 +209,7 @@ def phimoe(inputs: FamilyInputs) -> ModelConfig:
         qkv_bias=bias,
         o_bias=bias,
         head_bias=keys.flag("lm_head_bias"),
-        names=_MIXTRAL_NAMES,
+        names=MIXTRAL_NAMES,
     )
 
 
@@ -271,7 +271,7 @@ _LLAMA4_NAMES = {
 _COLUMNS = {part: at.replace("feed_forward", "mlp") for part, at in _LLAMA4_NAMES.items() if "experts" in part}
 _ERNIE_LAYERS = (("start_index", 1), ("end_index", -1), ("interval", 1))
 SHARED_EXPERTS = {f"shared.{part}": f"mlp.shared_experts.{part}_proj" for part in ("gate", "up", "down")}
-_MIXTRAL_NAMES = {"router": "block_sparse_moe.gate"} | {
+MIXTRAL_NAMES = {"router": "block_sparse_moe.gate"} | {
     f"experts.{part}": f"block_sparse_moe.experts.{{expert}}.{name}"
     for part, name in (("gate", "w1"), ("up", "w3"), ("down", "w2"))
 }

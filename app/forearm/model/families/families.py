@@ -23,6 +23,7 @@ from forearm.model.families import (
     layer_norm,
     llama_like,
     mamba2,
+    mixtures,
     post_norm,
     switches,
 )
@@ -31,7 +32,7 @@ from forearm.model.families.decoder import FamilyInputs
 from forearm.model.families.encoders import ENCODERS
 from forearm.model.families.generation import eos_ids, generation_keys
 from forearm.model.families.keys import Keys, read_json, text_part
-from forearm.model.families.overrides import check_rope, with_rope
+from forearm.model.families.rope import check_rope, with_rope
 
 TORCH_MISSING = "transformers computes it where torch is installed too: pip install 'forearm[transformers]'"
 
@@ -53,7 +54,7 @@ def read_config(
 
     weight_dtype: None selects the checkpoint's. max_model_len: in tokens; None selects the model's own. allow_longer:
     permit a length beyond the model's own. pooled: the model computes vectors instead of text (pooling.py).
-    own_head: the checkpoint has an output head. rope: changes to the rotary angles (overrides.py).
+    own_head: the checkpoint has an output head. rope: changes to the rotary angles (rope.py).
     Raises: ConfigError naming the key and the value that are missing, wrong or not supported.
     """
     outer = read_json(folder / "config.json")
@@ -187,6 +188,22 @@ FAMILIES: dict[str, Family] = {
     "codegen": layer_norm.codegen,
     "apertus": llama_like.apertus,
     "llama4_text": experts.llama4,
+    "iquestcoder": llama_like.llama,
+    "cwm": llama_like.cwm,
+    "jais2": layer_norm.jais2,
+    "hyperclovax": post_norm.hyperclovax,
+    "youtu": latent.youtu,
+    "vaultgemma": gemma.vaultgemma,
+    "gemma4_unified_text": gemma.gemma4_unified,
+    "gemma4_unified": gemma.gemma4_unified,
+    "phi4_multimodal": llama_like.phi3,
+    "minimax_m2": mixtures.minimax_m2,
+    "hunyuan_v1_moe": mixtures.hunyuan_moe,
+    "hy_v3": mixtures.hy_v3,
+    "dots1": mixtures.dots1,
+    "solar_open": mixtures.solar_open,
+    "exaone_moe": mixtures.exaone_moe,
+    "flex_olmo": mixtures.flex_olmo,
     # multimodal models, for text alone: text_config's model_type comes first
     "llama4": experts.llama4,
     "mistral3": llama_like.mistral,

@@ -43,6 +43,13 @@ def gemma2(inputs: FamilyInputs) -> ModelConfig:
     )
 
 
+def vaultgemma(inputs: FamilyInputs) -> ModelConfig:
+    """VaultGemma 1B: Gemma 2 without norms behind the halves of a layer."""
+    config = gemma2(inputs)
+    names = {name: stored for name, stored in config.names.items() if name != "post_mlp_norm"}
+    return replace(config, norm_placement="pre", names=names)
+
+
 def gemma3(inputs: FamilyInputs) -> ModelConfig:
     """Gemma 3's text model, alone or inside the multimodal one: q and k norms; sliding layers have their own angles."""
     inputs = inputs.with_defaults(
@@ -215,6 +222,11 @@ def gemma4(inputs: FamilyInputs) -> ModelConfig:
         logits_softcap=keys.optional_number("final_logit_softcapping") or 0.0,
         names=_NAMES,
     )
+
+
+def gemma4_unified(inputs: FamilyInputs) -> ModelConfig:
+    """Gemma 4 12B's text model, alone or inside the multimodal one: Gemma 4, dense."""
+    return gemma4(inputs.with_defaults(hidden_size_per_layer_input=0, sliding_window=1024))
 
 
 _NAMES = {

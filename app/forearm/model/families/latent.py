@@ -64,6 +64,15 @@ def glm4_moe_lite(inputs: FamilyInputs) -> ModelConfig:
     return _latent(inputs, _listed(inputs), interleaved=inputs.keys.flag("rope_interleave", True))
 
 
+def youtu(inputs: FamilyInputs) -> ModelConfig:
+    """Youtu-LLM 2B: DeepSeek V3's latent attention in a dense model."""
+    inputs = inputs.with_defaults(
+        kv_lora_rank=512, q_lora_rank=1536, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128,
+        tie_word_embeddings=True,
+    )  # fmt: skip
+    return _latent(inputs, [_dense(inputs)] * inputs.layers, interleaved=inputs.keys.flag("rope_interleave", True))
+
+
 def kimi_linear(inputs: FamilyInputs) -> ModelConfig:
     """Kimi-Linear-48B-A3B: delta attention that forgets by channel, every fourth layer latent attention; experts."""
     inputs = inputs.with_defaults(

@@ -214,6 +214,22 @@ def nemotron(inputs: FamilyInputs) -> ModelConfig:
     )
 
 
+def jais2(inputs: FamilyInputs) -> ModelConfig:
+    """Jais 2: Llama with LayerNorm and biases, and a feed-forward without gate, whose activation is relu squared."""
+    inputs = inputs.with_defaults(hidden_act="relu2")
+    keys = inputs.keys
+    bias = keys.flag("attention_bias", True)
+    return decoder(
+        inputs,
+        gated=False,
+        layer_norm=True,
+        norm_eps=keys.number("layer_norm_eps", 1e-5),
+        qkv_bias=bias,
+        o_bias=bias,
+        mlp_bias=keys.flag("mlp_bias", True),
+    )
+
+
 def olmo(inputs: FamilyInputs) -> ModelConfig:
     """OLMo 1: Llama with LayerNorms that have no weights, and q, k and v clamped."""
     keys = inputs.keys

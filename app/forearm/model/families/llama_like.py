@@ -59,6 +59,16 @@ def smollm3(inputs: FamilyInputs) -> ModelConfig:
     )
 
 
+def cwm(inputs: FamilyInputs) -> ModelConfig:
+    """Code World Model: Llama 3 with a window on three layers of four."""
+    inputs = inputs.with_defaults(head_dim=128, num_key_value_heads=8, rms_norm_eps=1e-5, sliding_window=8192)
+    keys = inputs.keys
+    if not (keys.object("rope_scaling") or keys.object("rope_parameters")):
+        inputs = inputs.with_defaults(rope_theta=1e6, rope_scaling=_APERTUS_ROPE | {"factor": 16.0})
+    windows = windows_of(inputs, [i % 4 != 0 for i in range(inputs.layers)])
+    return decoder(inputs, windows=windows, mlp_bias=keys.flag("mlp_bias"))
+
+
 def layers_with_positions(inputs: FamilyInputs) -> list[bool]:
     """Return which layers rotate q and k: no_rope_layers tells it, or all but every fourth one do."""
     keys = inputs.keys

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from forearm.model.families.config import Attention, ModelConfig
 from forearm.model.families.decoder import FamilyInputs, decoder, ropes_by_layer_type, windows_of
-from forearm.model.families.llama_like import FUSED_GATE_UP, with_glm_defaults
+from forearm.model.families.llama_like import FUSED_GATE_UP, granite, with_glm_defaults
 
 _POST_FEED_FORWARD = {"post_mlp_norm": "post_feedforward_layernorm"}
 
@@ -45,6 +45,13 @@ def olmo3(inputs: FamilyInputs) -> ModelConfig:
 def exaone4(inputs: FamilyInputs) -> ModelConfig:
     """EXAONE 4: norms only after each half of a layer; beside layers with a window, the others have no positions."""
     inputs = inputs.with_defaults(rms_norm_eps=1e-5, sliding_window=4096)
+    return decoder(
+        inputs, mixers=exaone4_mixers(inputs), norm_placement="post", qk_norm="head", names=_POST_FEED_FORWARD
+    )
+
+
+def exaone4_mixers(inputs: FamilyInputs) -> list[Attention]:
+    """Return the attention of each layer: with a window, or without positions if others have a window."""
     keys = inputs.keys
     pattern = keys.get("sliding_window_pattern")  # a number of layers, or one letter for each: L has a window
     if isinstance(pattern, str):
@@ -54,13 +61,7 @@ def exaone4(inputs: FamilyInputs) -> ModelConfig:
         local = [every > 0 and (i + 1) % every != 0 for i in range(inputs.layers)]
     windows = windows_of(inputs, local)
     hybrid = keys.optional_integer("sliding_window") is not None
-    return decoder(
-        inputs,
-        mixers=[Attention(rope=0 if w or not hybrid else None, window=w) for w in windows],
-        norm_placement="post",
-        qk_norm="head",
-        names=_POST_FEED_FORWARD,
-    )
+    return [Attention(rope=0 if w or not hybrid else None, window=w) for w in windows]
 
 
 def glm4(inputs: FamilyInputs) -> ModelConfig:
@@ -87,3 +88,19 @@ def glm4v(inputs: FamilyInputs) -> ModelConfig:
 def glm_ocr(inputs: FamilyInputs) -> ModelConfig:
     """GLM-OCR for text alone: GLM-4.1V without biases."""
     return replace(glm4v(inputs), qkv_bias=False)
+
+
+def hyperclovax(inputs: FamilyInputs) -> ModelConfig:
+    """HyperCLOVA X SEED Think: Granite with norms around both halves of a layer, whose logits are multiplied."""
+    inputs = inputs.with_defaults(
+        head_dim=inputs.keys.integer("hidden_size") // inputs.keys.integer("num_attention_heads")
+    )
+    keys = inputs.keys
+    if keys.get("attention_multiplier") is None:
+        inputs = inputs.with_defaults(attention_multiplier=keys.integer("head_dim") ** -0.5)
+    config = granite(inputs)
+    config = replace(config, logits_scale=keys.positive("logits_scaling", 1.0))
+    if not keys.flag("use_post_norm", True):
+        return config
+    names = {"post_attention_norm": "post_norm1", "post_mlp_norm": "post_norm2"}
+    return replace(config, norm_placement="sandwich", names=config.names | names)

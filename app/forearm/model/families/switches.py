@@ -103,7 +103,7 @@ _IGNORED = {
     "validate_runner_input",
     "dense_act_fn", "dropout_rate", "initializer_factor", "is_gated_act", "num_decoder_layers",  # T5's
     "scale_decoder_outputs",
-    "altup_coef_clip", "altup_lr_multiplier",  # of training, Gemma 3n's
+    "audio_config", "embedding_initializer_range", "altup_coef_clip", "altup_lr_multiplier",  # of training, Gemma 3n's
     "cls_dropout", "pooler_dropout", "pooler_hidden_act",  # DeBERTa's
 }  # fmt: skip
 
@@ -202,7 +202,7 @@ def check_bounds(keys: Keys) -> None:
     """
     given = Keys(keys.values, keys.source)  # a copy, because reading here does not count as read
     for key, most in BOUNDS.items():
-        if key == "intermediate_size" and isinstance(given.get(key), list):
+        if key.endswith("intermediate_size") and isinstance(given.get(key), list):
             continue  # one for each layer: its family reads them
         value = given.optional_integer(key)
         least = 0 if key in ("sliding_window", "type_vocab_size") else 1

@@ -1,0 +1,177 @@
+"""Further families with experts, whose weights are scores without those of other experts, or of other norms."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from forearm.model.families.config import Experts, FeedForward, ModelConfig
+from forearm.model.families.decoder import FamilyInputs, activation, decoder, windows_of
+from forearm.model.families.experts import MIXTRAL_NAMES, SHARED_EXPERTS, glm4_moe, routed
+from forearm.model.families.keys import Keys
+from forearm.model.families.llama_like import hunyuan
+from forearm.model.families.post_norm import exaone4_mixers, olmo2
+
+_CORRECTED: dict[str, Any] = {"score": "sigmoid", "correction": True}
+
+
+def minimax_m2(inputs: FamilyInputs) -> ModelConfig:
+    """MiniMax-M2: sigmoid scores with a correction; q and k are normalized over all heads, which are partly rotated."""
+    inputs = inputs.with_defaults(
+        head_dim=128, num_key_value_heads=8, num_local_experts=256, num_experts_per_tok=8, rope_theta=5e6,
+        intermediate_size=1536,
+    )  # fmt: skip
+    keys = inputs.keys
+    _only(keys, scoring_func="sigmoid", use_routing_bias=True, use_qk_norm=True, qk_norm_type="per_layer")
+    if keys.optional_integer("shared_intermediate_size"):
+        raise keys.wrong("shared_intermediate_size", "0: transformers has no shared expert in this family")
+    rotated = keys.optional_integer("rotary_dim")
+    if rotated is not None:
+        inputs = inputs.with_defaults(partial_rotary_factor=rotated / keys.integer("head_dim"))
+    experts = routed(inputs, "num_local_experts", "intermediate_size", renormalized=True, **_CORRECTED)
+    return decoder(
+        inputs,
+        feed_forwards=[experts] * inputs.layers,
+        partial=True,
+        qk_norm="full",
+        names=MIXTRAL_NAMES | {"correction": "block_sparse_moe.e_score_correction_bias"},
+    )
+
+
+def hunyuan_moe(inputs: FamilyInputs) -> ModelConfig:
+    """HunYuan-A13B: HunYuan with experts and a shared one."""
+    inputs = inputs.with_defaults(num_experts=1, moe_topk=1)
+    keys = inputs.keys
+    active, wide = _of_all(keys, "moe_topk"), _of_all(keys, "moe_intermediate_size", keys.integer("intermediate_size"))
+    count, shared = _of_all(keys, "num_experts"), _of_all(keys, "num_shared_expert", 1)
+    if wide != keys.integer("intermediate_size") or shared != 1:
+        raise keys.wrong("moe_intermediate_size" if shared == 1 else "num_shared_expert", "that of transformers' model")
+    _only(keys, use_cla=False, use_mixed_mlp_moe=True, norm_topk_prob=True, use_mla=False)
+    inputs = replace(inputs, keys=_with(keys, num_experts=count, moe_topk=active))
+    plain = FeedForward(wide, activation(keys, "hidden_act", "silu"))
+    experts = routed(inputs, "num_experts", "intermediate_size", renormalized=True, active="moe_topk", shared=plain)
+    dense = hunyuan(inputs)
+    names = {f"shared.{part}": f"mlp.shared_mlp.{part}_proj" for part in ("gate", "up", "down")}
+    return replace(
+        dense,
+        layers=tuple(replace(layer, feed_forward=experts) for layer in dense.layers),
+        names=dense.names | names | {"router": "mlp.gate.wg"},
+    )
+
+
+def dots1(inputs: FamilyInputs) -> ModelConfig:
+    """dots.llm1: q and k are normalized per head; DeepSeek V3's experts, dense first layers."""
+    inputs = inputs.with_defaults(sliding_window=4096, max_window_layers=62)
+    keys = inputs.keys
+    bias, first = keys.flag("attention_bias"), keys.integer("max_window_layers")
+    return decoder(
+        inputs,
+        windows=windows_of(inputs, [i >= first for i in range(inputs.layers)]),
+        feed_forwards=_dense_then_sparse(inputs, "n_routed_experts", "n_shared_experts", 0),
+        qk_norm="head",
+        qkv_bias=bias,
+        o_bias=bias,
+        names=SHARED_EXPERTS,
+    )
+
+
+def solar_open(inputs: FamilyInputs) -> ModelConfig:
+    """Solar Open 100B: GLM-4.5 with experts in all layers and wholly rotated heads."""
+    inputs = inputs.with_defaults(
+        head_dim=128, moe_intermediate_size=1280, rope_theta=1e6, partial_rotary_factor=1.0, intermediate_size=1
+    )
+    inputs.keys.get("intermediate_size")
+    return glm4_moe(replace(inputs, keys=_with(inputs.keys, first_k_dense_replace=0)))
+
+
+def exaone_moe(inputs: FamilyInputs) -> ModelConfig:
+    """K-EXAONE: EXAONE 4 with norms before each half of a layer, and DeepSeek V3's experts."""
+    inputs = inputs.with_defaults(
+        rms_norm_eps=1e-5, sliding_window=4096, num_experts=64, num_experts_per_tok=8, moe_intermediate_size=1024,
+        norm_topk_prob=True, routed_scaling_factor=2.5,
+    )  # fmt: skip
+    return decoder(
+        inputs,
+        mixers=exaone4_mixers(inputs),
+        feed_forwards=_dense_then_sparse(inputs, "num_experts", "num_shared_experts", 1, shared=1),
+        qk_norm="head",
+        names=SHARED_EXPERTS | {"correction": "mlp.e_score_correction_bias"},
+    )
+
+
+def hy_v3(inputs: FamilyInputs) -> ModelConfig:
+    """Hy3: q and k are normalized per head; corrected sigmoid scores, shared experts, a dense first layer."""
+    inputs = inputs.with_defaults(
+        head_dim=128, num_key_value_heads=8, rms_norm_eps=1e-5, rope_theta=11_158_840.0, num_experts=192,
+        num_experts_per_tok=8, moe_intermediate_size=1536, router_scaling_factor=2.826, norm_topk_prob=True,
+    )  # fmt: skip
+    keys = inputs.keys
+    bias = keys.flag("attention_bias")
+    if keys.flag("mlp_bias"):
+        raise keys.wrong("mlp_bias", "false: experts have none")
+    keys.get("enable_moe_fp32_combine")  # marks it as read: sums are float32 here
+    inputs = inputs.with_defaults(routed_scaling_factor=keys.number("router_scaling_factor"))
+    names = {f"shared.{part}": f"mlp.shared_mlp.{part}_proj" for part in ("gate", "up", "down")}
+    return decoder(
+        inputs,
+        feed_forwards=_dense_then_sparse(inputs, "num_experts", "num_shared_experts", 1, shared=1),
+        qk_norm="head",
+        qkv_bias=bias,
+        o_bias=bias,
+        names=names | {"router": "mlp.router.gate", "correction": "mlp.expert_bias"},
+    )
+
+
+def flex_olmo(inputs: FamilyInputs) -> ModelConfig:
+    """FlexOlmo: OLMo 2 with OLMoE's experts in every layer."""
+    inputs = inputs.with_defaults(num_experts=7, num_experts_per_tok=5, rope_theta=5e5, rms_norm_eps=1e-6)
+    experts = routed(inputs, "num_experts", "intermediate_size", inputs.keys.flag("norm_topk_prob"))
+    dense = olmo2(inputs)
+    return replace(dense, layers=tuple(replace(layer, feed_forward=experts) for layer in dense.layers))
+
+
+def _dense_then_sparse(
+    inputs: FamilyInputs, count: str, beside: str, dense: int, shared: int = 0
+) -> Sequence[FeedForward | Experts]:
+    """Return DeepSeek V3's experts behind dense layers, or where mlp_layer_types says sparse.
+
+    count, beside: keys of the numbers of experts and of shared ones. dense, shared: defaults.
+    """
+    keys, act = inputs.keys, activation(inputs.keys, "hidden_act", "silu")
+    together = keys.integer(beside, shared) * keys.integer("moe_intermediate_size")
+    experts = routed(
+        inputs, count, "moe_intermediate_size", keys.flag("norm_topk_prob"),
+        sum_epsilon=1e-20, scale=keys.positive("routed_scaling_factor", 1.0), groups=keys.integer("n_group", 1),
+        groups_kept=keys.integer("topk_group", 1), shared=FeedForward(together, act) if together > 0 else None,
+        **_CORRECTED,
+    )  # fmt: skip
+    plain = FeedForward(keys.integer("intermediate_size"), act)
+    first = keys.integer("first_k_dense_replace", dense)
+    kinds = keys.get("mlp_layer_types") or ["dense" if i < first else "sparse" for i in range(inputs.layers)]
+    if not isinstance(kinds, list) or len(kinds) != inputs.layers or not all(k in ("dense", "sparse") for k in kinds):
+        raise keys.wrong("mlp_layer_types", f"a list of {inputs.layers} times dense or sparse")
+    return [experts if kind == "sparse" else plain for kind in kinds]
+
+
+def _of_all(keys: Keys, key: str, default: int | None = None) -> int:
+    """Return a number that is written once, or as often as there are layers."""
+    value = keys.get(key)
+    if isinstance(value, list) and value and len(set(map(str, value))) == 1:
+        return Keys({key: value[0]}, keys.source).integer(key)
+    return keys.integer(key, default)
+
+
+def _only(keys: Keys, **values: Any) -> None:
+    """Refuse other values of these keys than those that transformers computes."""
+    for key, only in values.items():
+        if keys.get(key) not in (None, only):
+            raise keys.wrong(key, f"{json.dumps(only).strip(chr(34))}: transformers computes no other")
+
+
+def _with(keys: Keys, **values: Any) -> Keys:
+    """Return the keys with these values instead of the file's; keys that are read from it count as read here too."""
+    changed = Keys(keys.values | values, keys.source)
+    changed.read = keys.read
+    return changed

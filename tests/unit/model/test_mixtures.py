@@ -1,0 +1,69 @@
+"""config.json of published models with experts, whose families are made of others' parts; what is refused in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.model.test_families import folder_of
+
+from forearm.errors import ConfigError
+from forearm.model.families.config import Attention, Experts, FeedForward
+from forearm.model.families.families import read_config
+
+_MINIMAX_M2: dict[str, Any] = {
+    "architectures": ["MiniMaxM2ForCausalLM"], "attention_dropout": 0.0, "head_dim": 128, "hidden_act": "silu",
+    "hidden_size": 3072, "intermediate_size": 1536, "max_position_embeddings": 196608, "mlp_intermediate_size": 8192,
+    "model_type": "minimax_m2", "num_attention_heads": 48, "num_experts_per_tok": 8, "num_hidden_layers": 62,
+    "num_key_value_heads": 8, "num_local_experts": 256, "qk_norm_type": "per_layer", "rms_norm_eps": 1e-06,
+    "rope_theta": 5000000, "rotary_dim": 64, "scoring_func": "sigmoid", "shared_intermediate_size": 0,
+    "sliding_window": None, "tie_word_embeddings": False, "torch_dtype": "bfloat16", "use_qk_norm": True,
+    "use_routing_bias": True, "vocab_size": 200064,
+}  # fmt: skip
+_A13B: dict[str, Any] = {
+    "architectures": ["HunYuanMoEV1ForCausalLM"], "attention_bias": False, "attention_head_dim": 128, "head_dim": 128,
+    "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 3072, "max_position_embeddings": 32768,
+    "model_type": "hunyuan_v1_moe", "moe_intermediate_size": [3072] * 32, "moe_topk": [8] * 32,
+    "norm_topk_prob": True, "num_attention_heads": 32, "num_experts": 64, "num_hidden_layers": 32,
+    "num_key_value_heads": 8, "num_shared_expert": [1] * 32, "rms_norm_eps": 1e-05,
+    "rope_scaling": {"alpha": 1000.0, "factor": 1.0, "type": "dynamic"}, "rope_theta": 10000.0,
+    "tie_word_embeddings": True, "torch_dtype": "bfloat16", "use_cla": False, "use_mixed_mlp_moe": True,
+    "use_qk_norm": True, "vocab_size": 128167,
+}  # fmt: skip
+
+
+def test_minimax_m2_rotates_half_of_a_head_and_corrects_its_scores(tmp_path: Path) -> None:
+    config = read_config(folder_of(tmp_path, _MINIMAX_M2))
+
+    assert len(config.ropes[0].inv_freq) == 32
+    assert config.qk_norm == "full"
+    (experts,) = {layer.feed_forward for layer in config.layers}
+    assert experts == Experts(1536, count=256, active=8, score="sigmoid", correction=True, renormalized=True)
+
+
+def test_hunyuan_a13b_has_a_shared_expert_and_lists_for_its_layers(tmp_path: Path) -> None:
+    config = read_config(folder_of(tmp_path, _A13B))
+
+    (experts,) = {layer.feed_forward for layer in config.layers}
+    assert experts == Experts(3072, count=64, active=8, renormalized=True, shared=FeedForward(3072))
+    assert config.qk_norm_after_rope
+    assert all(isinstance(layer.mixer, Attention) for layer in config.layers)
+
+
+@pytest.mark.parametrize(
+    ("published", "changes", "said"),
+    [
+        (_MINIMAX_M2, {"scoring_func": "softmax"}, 'scoring_func = "softmax"; it should be sigmoid'),
+        (_MINIMAX_M2, {"shared_intermediate_size": 1536}, "shared_intermediate_size = 1536"),
+        (_MINIMAX_M2, {"use_routing_bias": False}, "use_routing_bias = false; it should be true"),
+        (_A13B, {"moe_topk": [8] * 31 + [4]}, "moe_topk = "),
+        (_A13B, {"num_shared_expert": [2] * 32}, "num_shared_expert = "),
+        (_A13B, {"use_cla": True}, "use_cla = true"),
+    ],
+)
+def test_what_transformers_does_not_compute_is_refused(
+    published: dict[str, Any], changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        read_config(folder_of(tmp_path, published | changes))
