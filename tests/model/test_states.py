@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.model.test_transformers_executor import prompt_of
 from tests.model.transformers_types import VOCABULARY, reference_tokens, save_tiny
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from forearm import LLM, SamplingParams, _native
@@ -53,6 +53,7 @@ def folder(model_type: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp(model_type)
     save_tiny(model_type, made)
     words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCABULARY)}, unk_token="w3"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2").save_pretrained(made)
     return made
 
@@ -116,6 +117,27 @@ def chat(folder: Path, **settings: Any) -> tuple[list[list[int]], list[int | Non
             for history, output in zip(histories, outputs, strict=True)
         ]
     return answers, cached
+
+
+def test_the_second_chat_goes_on_at_the_end_of_their_system_prompt(folder: Path) -> None:
+    params = SamplingParams(temperature=1.0, seed=5, max_tokens=8, ignore_eos=True, detokenize=False)
+    system = {"role": "system", "content": in_words(prompt_of(1) * 5)}
+    chats = [[system, {"role": "user", "content": in_words(prompt_of(seed))}] for seed in (2, 3)]
+    template = "{% for message in messages %}{{ message.content }} {% endfor %}"
+
+    def answered(**settings: Any) -> tuple[list[list[int]], list[int | None]]:
+        llm = LLM(str(folder), dtype="float32", max_model_len=256, chat_template=template, threads=1, **settings)
+        outputs = [llm.chat(one, params, use_tqdm=False)[0] for one in chats]
+        return [list(one.outputs[0].token_ids) for one in outputs], [one.num_cached_tokens for one in outputs]
+
+    answers, cached = answered(state_cache_slots=20)
+
+    assert cached == [0, 96]  # of 105 tokens, 3 blocks
+    assert answers == answered(enable_prefix_caching=False)[0]
+
+
+def in_words(tokens: list[int]) -> str:
+    return " ".join(f"w{token}" for token in tokens)
 
 
 @pytest.fixture(scope="module", params=["none", "int8"])

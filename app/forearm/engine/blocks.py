@@ -46,6 +46,11 @@ class BlockPool:
         return len(self._free) + self._cache.idle
 
     @property
+    def keeps_states(self) -> bool:
+        """True if copies of states are kept, so that it is of use to know where a chat's system prompt ends."""
+        return self.states is not None and self.states.kept > 0
+
+    @property
     def used(self) -> int:
         return self.count - self.available
 

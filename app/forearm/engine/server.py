@@ -99,7 +99,7 @@ class EngineServer:
 
     def state(self) -> wire.State:
         """Return the state that the engine sends to workers."""
-        seen, states = self._loop.snapshot, self._loop.scheduler.blocks.states
+        seen = self._loop.snapshot
         return wire.State(
             max_model_len=self._loop.terms.max_model_len,
             vocab_size=self._loop.terms.vocab_size,
@@ -110,7 +110,7 @@ class EngineServer:
             kv_usage=seen.kv_usage,
             last_step_age_s=0.0 if seen.step_s is None else time.monotonic() - seen.step_s,
             draining=self._draining,
-            keeps_states=states is not None and states.kept > 0,
+            keeps_states=self._loop.scheduler.blocks.keeps_states,
             model=self._loop.terms.model,
         )
 

@@ -30,14 +30,13 @@ from forearm.offline.arguments import for_throughput, settings_of
 from forearm.offline.beams import BeamSearchOutput, search
 from forearm.offline.outputs import RequestOutput, RequestOutputKind, View
 from forearm.offline.pooling import PoolingCalls
-from forearm.offline.prompts import Prompt, conversations, listed, text_or_ids
+from forearm.offline.prompts import Prompt, chat_prompt, conversations, listed, text_or_ids
 from forearm.offline.run import Bars, OfflineRequest, Progress, Run
 from forearm.offline.sampling_params import SamplingParams, params_of
 from forearm.offline.shared_loop import LoopConnection, SharedLoop
 from forearm.text.grammars.constraints import constraint_request
 from forearm.text.grammars.grammar_check import GrammarCheck
 from forearm.text.templates.chat_template import ChatTemplate, TemplateMessage, find_chat_template
-from forearm.text.templates.messages import render_chat
 from forearm.text.tokenizer.bad_words import bad_words_token_ids
 from forearm.text.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from forearm.wire import SamplingParams as EngineParams
@@ -175,22 +174,19 @@ class LLM(PoolingCalls):
         template = self._template if chat_template is None else ChatTemplate(chat_template, special)
         if template is None:
             raise InvalidRequest("this model has no chat template; give one with chat_template", "chat_template")
-        rendered = [
-            render_chat(
+        asked = []
+        for conversation, chosen in zip(given, params, strict=True):
+            text, ids, system_tokens = chat_prompt(
                 template,
+                self._tokenizer,
                 conversation,
                 tools,
-                add_generation_prompt=add_generation_prompt and not continue_final_message,
+                add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
                 kwargs=chat_template_kwargs,
+                keeps_states=self._loop.scheduler.blocks.keeps_states,
             )
-            for conversation in given
-        ]
-        # The template has written the special tokens already.
-        encode = self._tokenizer.encode
-        asked = [
-            OfflineRequest(t, encode(t, add_special_tokens=False), p) for t, p in zip(rendered, params, strict=True)
-        ]
+            asked.append(OfflineRequest(text, ids, chosen, system_tokens=system_tokens))
         return self._run(asked, use_tqdm)
 
     def beam_search(

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
 
 from forearm.errors import InvalidRequest
-from forearm.text.templates.chat_template import TemplateMessage
+from forearm.text.templates.chat_template import ChatTemplate, TemplateMessage
+from forearm.text.templates.messages import ANOTHER_MESSAGE, SYSTEM_ROLES, render_chat, system_characters
+from forearm.text.tokenizer.tokenizer import Tokenizer
 
 # A prompt is a text, token ids, or vLLM's {"prompt": …} and {"prompt_token_ids": …}.
 Prompt = str | Sequence[int] | Mapping[str, Any]
@@ -70,6 +75,39 @@ def conversations(
             if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
                 raise InvalidRequest(f"a message is {message!r:.100}, without a role; {_CHAT}", "messages")
     return list(found)
+
+
+def chat_prompt(
+    template: ChatTemplate,
+    tokenizer: Tokenizer,
+    messages: Sequence[TemplateMessage],
+    tools: Sequence[Mapping[str, Any]] | None,
+    *,
+    add_generation_prompt: bool,
+    continue_final_message: bool,
+    kwargs: Mapping[str, Any] | None,
+    keeps_states: bool,
+) -> tuple[str, list[int], int]:
+    """Return a conversation's prompt as text and token ids, and how many of these are the system prompt (wire.Submit).
+
+    keeps_states: the number is of use to the engine; otherwise it is 0.
+    Raises: InvalidRequest.
+    """
+    render = partial(render_chat, template, tools=tools, kwargs=kwargs)
+    text = render(
+        messages,
+        add_generation_prompt=add_generation_prompt and not continue_final_message,
+        continue_final_message=continue_final_message,
+    )
+    system, end = [*takewhile(lambda one: one["role"] in SYSTEM_ROLES, messages)], 0
+    if (system or tools) and keeps_states:
+        system.append(ANOTHER_MESSAGE)
+        with suppress(InvalidRequest):
+            another = render(system, add_generation_prompt=False, continue_final_message=False)
+            end = system_characters(text, another)
+    # The template has written the special tokens already.
+    ids, system_tokens = tokenizer.encode_from(text, end, add_special_tokens=False)
+    return text, ids, system_tokens
 
 
 def _is_id(value: object) -> bool:

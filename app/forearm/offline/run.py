@@ -25,17 +25,22 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class OfflineRequest:
-    """One prompt and how to go on from it. `text` is None where token ids were given."""
+    """One prompt and how to go on from it. `text` is None where token ids were given; system_tokens: wire.Submit."""
 
     text: str | None
     token_ids: list[int]
     params: wire.SamplingParams
     priority: int = 0
+    system_tokens: int = 0
 
     def submit(self, request_id: str) -> wire.Submit:
         """The message to the engine."""
         return wire.Submit(
-            request_id=request_id, prompt_token_ids=self.token_ids, params=self.params, priority=self.priority
+            request_id=request_id,
+            prompt_token_ids=self.token_ids,
+            params=self.params,
+            priority=self.priority,
+            system_tokens=self.system_tokens,
         )
 
     def answers(self, request_id: str, tokenizer: Tokenizer) -> Answers:

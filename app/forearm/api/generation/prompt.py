@@ -18,7 +18,7 @@ from forearm.config.api_config import ApiConfig
 from forearm.errors import InvalidRequest
 from forearm.json_types import Json
 from forearm.text.templates.chat_template import ChatTemplate, UntrustedTemplates
-from forearm.text.templates.messages import render_chat
+from forearm.text.templates.messages import ANOTHER_MESSAGE, SYSTEM_ROLES, render_chat, system_characters
 from forearm.text.tokenizer.tokenizer import Tokenizer
 
 # Longer texts are tokenized on a thread (the tokenizer releases the GIL): at about 2 MB/s a core they would delay
@@ -28,7 +28,6 @@ _LONG_TEXT = 20_000
 # afterwards (truncate_prompt_tokens) may be longer than the context.
 _HOPELESS = 4
 _WAITING = 64  # requests that bring their own template; later ones wait until a thread is free
-_ANOTHER = "FOREARM_ANOTHER_CHAT"  # content of a message
 
 
 class ChatPrompt(NamedTuple):
@@ -99,15 +98,13 @@ class PromptRenderer:
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
         )
-        system = [*takewhile(lambda one: one.role in ("system", "developer"), body.messages)]
+        system = [*takewhile(lambda one: one.role in SYSTEM_ROLES, body.messages)]
         end = 0
         if (system or tools) and body.chat_template is None and self._engine.state.keeps_states:
-            # The system prompt is what another chat with the same system messages and tools begins with, too.
-            system.append(ChatMessageBody(role="user", content=_ANOTHER))
+            system.append(ChatMessageBody(**ANOTHER_MESSAGE))
             with suppress(InvalidRequest):
                 another = await render(system, add_generation_prompt=False, continue_final_message=False)
-                before = another.partition(_ANOTHER)[0]
-                end = len(before) if text.startswith(before) else 0
+                end = system_characters(text, another)
         ids, system_tokens = await self._encode_from(text, end, body.add_special_tokens)
         prompt = self.truncated(ids, body)
         return ChatPrompt(text, prompt, system_tokens if len(prompt) == len(ids) else 0)

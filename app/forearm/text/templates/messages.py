@@ -13,6 +13,8 @@ from forearm.text.templates.chat_template import ChatTemplate
 from forearm.text.templates.tool_prompt import as_text, with_tools
 
 _TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
+SYSTEM_ROLES = ("system", "developer")  # of messages that stand before a chat
+ANOTHER_MESSAGE = {"role": "user", "content": "FOREARM_ANOTHER_CHAT"}
 _REASONING = ("reasoning", "reasoning_content")
 
 
@@ -69,6 +71,15 @@ def render_chat(
             with suppress(InvalidRequest):
                 return rendered(form)
         raise
+
+
+def system_characters(text: str, another: str) -> int:
+    """Return how many characters of a chat's prompt are its system prompt: what another chat's begins with, too.
+
+    another: the prompt of a chat with the same system messages and tools, and ANOTHER_MESSAGE behind them.
+    """
+    before = another.partition(ANOTHER_MESSAGE["content"])[0]
+    return len(before) if text.startswith(before) else 0
 
 
 def _conversation(
