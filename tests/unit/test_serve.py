@@ -343,7 +343,7 @@ async def test_gunicorn_ends_if_the_engines_cannot_be_prepared(tmp_path: Path, m
             "from forearm.config.api_config import ApiConfig\n"
             "from forearm.model.checkpoint.hub import find_model\n"
             "create_app(ApiConfig(model_folder=str(find_model('')), engine_sockets=('engine.sock',)))",
-            ("numpy", "transformers", "huggingface_hub", "httpx"),
+            ("numpy", "transformers", "huggingface_hub", "httpx", "pydantic.v1"),
         ),
     ],
     ids=["gunicorn's start", "supervisor", "API"],

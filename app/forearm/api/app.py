@@ -122,6 +122,7 @@ def _surround(app: FastAPI, services: Services, keys: KeyRing, tracer: Tracer | 
     app.add_middleware(
         AccessMiddleware,
         meter=services.meter,
+        body_memory=services.body_memory,
         engine=services.engine,
         root_path=root_path,
         access=AccessLog(config.access_log, frozenset(",".join(config.access_log_except).split(","))),

@@ -14,6 +14,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forearm.api.engine_client.engine_client import EngineClient
+from forearm.api.http.body_memory import BodyMemory
 from forearm.api.http.caller import ApiConventions, Caller, Observer
 from forearm.api.http.errors import error_response
 from forearm.api.http.http_metrics import HttpMeter
@@ -67,6 +68,7 @@ class AccessMiddleware:
         self,
         app: ASGIApp,
         meter: HttpMeter,
+        body_memory: BodyMemory,
         engine: EngineClient,
         root_path: str,
         access: AccessLog,
@@ -77,6 +79,7 @@ class AccessMiddleware:
         self._observe = observe
         self._apis = apis
         self._meter = meter
+        self._body_memory = body_memory
         self._engine = engine
         self._root_path = root_path
         self._access = access
@@ -114,6 +117,7 @@ class AccessMiddleware:
                 error = EngineUnavailable("the server is shutting down")
             await error_response(error, caller)(scope, receive, answer.send)
         finally:
+            self._body_memory.release(caller)
             self._meter.count("forearm:http_requests_in_flight", by=-works)
             route = getattr(scope.get("route"), "path", "none")
             length = headers.get("content-length", "0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from forearm.api.http.caller import Caller
 from forearm.errors import BodyMemoryFull
 
 
@@ -25,14 +26,16 @@ class BodyMemory:
                 f"{count} more do not fit; try again later"
             )
 
-    def hold(self, count: int) -> None:
-        """Count this many more bytes.
+    def hold(self, count: int, caller: Caller) -> None:
+        """Count this many more bytes, of this caller's request.
 
         Raises: BodyMemoryFull if they do not fit.
         """
         self.check(count)
         self.held += count
+        caller.held_bytes += count
 
-    def release(self, count: int) -> None:
-        """Stop counting bytes that `hold` counted."""
-        self.held -= count
+    def release(self, caller: Caller) -> None:
+        """Stop counting the bytes of this caller's request."""
+        self.held -= caller.held_bytes
+        caller.held_bytes = 0

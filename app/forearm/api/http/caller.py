@@ -52,6 +52,7 @@ class Caller:
     address     the client's address; "" for a Unix socket
     key_name    the name of its API key; "" where there is none
     priority    its API key's priority in the queue: lower goes first; None: the request's own
+    held_bytes  bytes of its body that count as held (body_memory.py)
     """
 
     request_id: str = ""
@@ -60,6 +61,7 @@ class Caller:
     priority: int | None = None
     observers: tuple[Observer, ...] = ()
     api: ApiConventions = ApiConventions()
+    held_bytes: int = 0
 
     @property
     def client(self) -> str:

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from forearm.api.engine_client.engine_client import EngineClient
-from forearm.api.generation.dependencies import AppEngine, AppModel, service
+from forearm.api.generation.dependencies import AppEngine, AppModel, path_part, service
 from forearm.api.generation.response_bodies import ModelCard, ModelList, Permission
 from forearm.api.generation.served_model import ServedModel
 from forearm.api.generation.usage import json_response
@@ -17,6 +17,7 @@ from forearm.errors import EngineUnavailable
 
 router = APIRouter()
 Defaults = Annotated[Mapping[str, Any], service("defaults")]
+ModelId = Annotated[str, path_part("model_id")]
 
 
 @router.get("/v1/models")
@@ -26,7 +27,7 @@ async def list_models(model: AppModel, engine: AppEngine, defaults: Defaults) ->
 
 
 @router.get("/v1/models/{model_id:path}")
-async def retrieve_model(model_id: str, model: AppModel, engine: AppEngine, defaults: Defaults) -> Response:
+async def retrieve_model(model_id: ModelId, model: AppModel, engine: AppEngine, defaults: Defaults) -> Response:
     """Return the model under one of its names; ids may have slashes.
 
     Raises: ModelNotFound.

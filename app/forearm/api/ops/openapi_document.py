@@ -1,6 +1,8 @@
-"""Complete /openapi.json with each endpoint's error statuses and the media types of its answers."""
+"""Complete /openapi.json with each endpoint's parameters, error statuses and the media types of its answers."""
 
 from __future__ import annotations
+
+import re
 
 from fastapi import FastAPI
 
@@ -71,7 +73,12 @@ class DescribedApp(FastAPI):
                 schema = "MessagesError" if path.startswith("/v1/messages") else "Error"
                 error_content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
                 reading = next((found for begin, found in _READING_STATUSES.items() if path.startswith(begin)), ())
+                parts = [
+                    {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+                    for name in re.findall(r"{(\w+)}", path)
+                ]
                 for method, operation in methods.items():
+                    operation.update({"parameters": parts} if parts else {})
                     streams = ("text/event-stream",) if path in _STREAMS and method != "delete" else ()
                     answer: Json = {"description": "The answer."}
                     if forms := _FORMS.get(path, ("application/json", *streams)):

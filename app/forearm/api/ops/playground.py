@@ -45,8 +45,9 @@ async def page(request: Request) -> Response:
 
 
 @router.get("/playground/{name:path}")
-async def part(request: Request, name: str) -> Response:
+async def part(request: Request) -> Response:
     """Return a file of the page."""
+    name = request.path_params["name"]
     if name not in _FILES or name == "index.html":
         raise HTTPException(404, f"there is no {name[:100]!r}")
     return _file(request, name, _FILES[name].read_bytes())

@@ -44,11 +44,12 @@ class Invocations:
 
         request = Request(scope, receive)
         try:
-            async with content_of(request) as content:
-                path = route_of(content)
+            content = await content_of(request)
+            path = route_of(content)
         except (ForearmError, HTTPException) as error:
             await error_response(error, caller_of(scope))(scope, receive, send)
             return
+        request.app.state.services.body_memory.release(caller_of(scope))  # the route counts its bytes again
         told = False
 
         async def again() -> Message:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.datastructures import QueryParams
 from starlette.responses import JSONResponse, Response
 
-from forearm.api.generation.dependencies import AppChat, AppConfig, AppModel, AppPrompts, service
+from forearm.api.generation.dependencies import AppChat, AppConfig, AppModel, AppPrompts, path_part, service
 from forearm.api.generation.response_bodies import ErrorBody, encoder
 from forearm.api.generation.sse import KEEP_ALIVE, EventStream, StreamFraming, unless_gone
 from forearm.api.generation.translation import complaining, owner_of
@@ -69,6 +69,7 @@ ResponsesBody = Annotated[ResponsesRequest, Depends(json_body(ResponsesRequest))
 Kept = Annotated[ResponseStore | None, Depends(_kept)]
 Store = Annotated[ResponseStore, Depends(_stored)]
 Owner = Annotated[str, Depends(owner_of)]
+ResponseId = Annotated[str, path_part("response_id")]
 Serving = Annotated[ServingResponses, service("responses")]
 
 
@@ -126,7 +127,7 @@ async def count_input_tokens(
 
 @router.get("/v1/responses/{response_id}")
 async def retrieve_response(
-    request: Request, response_id: str, config: AppConfig, store: Store, owner: Owner
+    request: Request, response_id: ResponseId, config: AppConfig, store: Store, owner: Owner
 ) -> Response:
     """Return a stored response in its present state; with `stream`, its events after `starting_after`, as they come.
 
@@ -160,7 +161,7 @@ async def retrieve_response(
 
 
 @router.post("/v1/responses/{response_id}/cancel")
-async def cancel_response(response_id: str, store: Store, owner: Owner) -> Response:
+async def cancel_response(response_id: ResponseId, store: Store, owner: Owner) -> Response:
     """End a background response; one that has ended stays as it is.
 
     Raises: ResponseNotFound, InvalidRequest.
@@ -171,7 +172,7 @@ async def cancel_response(response_id: str, store: Store, owner: Owner) -> Respo
 
 
 @router.delete("/v1/responses/{response_id}")
-async def delete_response(response_id: str, store: Store, owner: Owner) -> Response:
+async def delete_response(response_id: ResponseId, store: Store, owner: Owner) -> Response:
     """Delete a response; the worker that still computes it cancels it.
 
     Raises: ResponseNotFound.
@@ -181,7 +182,7 @@ async def delete_response(response_id: str, store: Store, owner: Owner) -> Respo
 
 
 @router.get("/v1/responses/{response_id}/input_items")
-async def list_input_items(request: Request, response_id: str, store: Store, owner: Owner) -> Response:
+async def list_input_items(request: Request, response_id: ResponseId, store: Store, owner: Owner) -> Response:
     """List the request's own items, newest first unless `order=asc`: at most `limit`, beginning after item `after`.
 
     Raises: ResponseNotFound, InvalidRequest.
