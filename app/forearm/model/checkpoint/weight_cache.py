@@ -194,7 +194,7 @@ def check_source(path: Path, checkpoint: Checkpoint, outdated: Callable[[], obje
     """
     record = path.with_suffix(RECORD)
     files = map(str, _tensors_by_file(checkpoint))
-    argv = [sys.executable, "-m", source_check.__name__, str(record), *files]
+    argv = [sys.executable, "-IS", source_check.__file__, str(record), *files]
 
     def check() -> None:
         ended = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL)
