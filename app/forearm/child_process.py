@@ -4,33 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import logging
 import os
 import signal
+import subprocess
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from forearm.config.environment import environment
+from forearm.spawn import spawn
 from forearm.timeouts import within
 
 log = logging.getLogger(__name__)
 
-_libc = ctypes.CDLL(None)  # before any fork
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 RETRY_S = 1.0  # between attempts to start where the kernel had no memory, process or descriptor left
 LEFTOVER_S = 5.0  # for processes of a dead child to end by themselves
 
 
-def die_with(parent: int, number: signal.Signals) -> None:
-    """Ask the kernel for this signal when the process `parent` ends; exit at once if it has ended already."""
-    _libc.prctl(_PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:
-        os._exit(1)
+async def end_of(process: subprocess.Popen[bytes]) -> int:
+    """Wait for the end of a process, in a thread. Returns: its exit status."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
+
+    def tell(status: int) -> None:
+        if not ended.done():
+            ended.set_result(status)
+
+    def wait() -> None:
+        status = process.wait()
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
+            loop.call_soon_threadsafe(tell, status)
+
+    threading.Thread(target=wait, name="end of a process", daemon=True).start()
+    return await ended
 
 
 async def _not_watched(pid: int) -> str:
@@ -58,24 +67,15 @@ class Child:
     withheld: tuple[str, ...] = ()
     hangs: Callable[[int], Coroutine[Any, Any, str]] = _not_watched
     pass_fds: tuple[int, ...] = ()
-    process: asyncio.subprocess.Process | None = None
+    process: subprocess.Popen[bytes] | None = None
     once_ready: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def start(self) -> asyncio.subprocess.Process:
-        """Start it in a process group of its own, so that Ctrl-C at the terminal reaches serve alone.
-
-        The start is repeated while the kernel has no memory, process or descriptor for it.
-        """
-        inherited = {name: value for name, value in environment().items() if name not in self.withheld}
+    async def start(self) -> subprocess.Popen[bytes]:
+        """Start it; again and again while the kernel has no memory, process or descriptor for it."""
         while True:
             try:
-                self.process = await asyncio.create_subprocess_exec(
-                    *self.argv,
-                    env={**inherited, **self.environment},
-                    stdin=asyncio.subprocess.DEVNULL,
-                    start_new_session=True,
-                    preexec_fn=partial(self._before_exec, os.getpid()),
-                    pass_fds=self.pass_fds,
+                self.process = spawn(
+                    self.argv, self.on_death, self.environment, self.withheld, self.cores, self.pass_fds
                 )
                 return self.process
             except OSError as error:  # noqa: PERF203  (a start is far dearer than the try)
@@ -89,19 +89,12 @@ class Child:
             with contextlib.suppress(ProcessLookupError):  # it has ended: the next start is on these cores
                 os.sched_setaffinity(self.process.pid, cores)
 
-    def _before_exec(self, parent: int) -> None:
-        """Prepare the forked child before its program starts: it dies with serve and runs on the planned cores."""
-        die_with(parent, self.on_death)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the program installs its own handler
-        if self.cores:
-            os.sched_setaffinity(0, self.cores)
-
-    async def ended(self, process: asyncio.subprocess.Process) -> int:
+    async def ended(self, process: subprocess.Popen[bytes]) -> int:
         """Wait until the process and all that it has started are gone, and return its exit status.
 
         A process that hangs is killed.
         """
-        ending, watching = asyncio.create_task(process.wait()), asyncio.create_task(self.hangs(process.pid))
+        ending, watching = asyncio.create_task(end_of(process)), asyncio.create_task(self.hangs(process.pid))
         try:
             await asyncio.wait([ending, watching], return_when=asyncio.FIRST_COMPLETED)
             if not ending.done():
@@ -117,10 +110,10 @@ class Child:
         """Send SIGTERM; after `timeout_s` kill the process and all that it has started."""
         if self.process is None:
             return
-        if self.process.returncode is None:
+        if self.process.poll() is None:
             self.process.terminate()
         try:
-            await within(self.process.wait(), timeout_s)
+            await within(end_of(self.process), timeout_s)
         except asyncio.TimeoutError:
             log.warning("%s has not ended after %g s; killing it", self.name, timeout_s)
             self.kill()
@@ -130,7 +123,7 @@ class Child:
         """Wait until it has ended and none of its children is left, which could hold the port, cores and memory."""
         if self.process is None:
             return
-        await self.process.wait()
+        await end_of(self.process)
         self._signal(self.on_death)
         end = time.monotonic() + LEFTOVER_S
         while _is_running(self.process.pid):

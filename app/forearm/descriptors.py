@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
 import os
 import resource
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forearm.errors import ConfigError
+
+if TYPE_CHECKING:
+    import asyncio
 
 # A server of one worker and the demo model starts with 28; connections and files of larger models come on top.
 LEAST = 64
@@ -59,6 +61,8 @@ class DescriptorWatch:
 
 async def watch_descriptors(impossible: str) -> None:
     """Watch until the task is cancelled."""
+    import asyncio  # not above: raise_limit is called before serve's first process is started
+
     watch = DescriptorWatch(impossible)
     while True:
         await asyncio.sleep(CHECK_S)

@@ -18,6 +18,7 @@ from forearm.child_process import Child
 from forearm.config import configs
 from forearm.errors import ConfigError
 from forearm.supervisor import supervisor
+from forearm.supervisor.first_process import FirstProcess, first_process, started_early
 from forearm.supervisor.run_folder import RunFolder
 from forearm.supervisor.serve import server
 from forearm.supervisor.supervisor import keep, watch
@@ -111,23 +112,23 @@ async def test_a_start_for_which_memory_is_short_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The kernel refuses the first fork, as it does when memory or processes are exhausted."""
-    real, refusals = asyncio.create_subprocess_exec, [OSError(12, "Cannot allocate memory")]
+    real, refusals = subprocess.Popen, [OSError(12, "Cannot allocate memory")]
 
-    async def short(*argv: Any, **settings: Any) -> asyncio.subprocess.Process:
+    def short(*argv: Any, **settings: Any) -> subprocess.Popen[bytes]:
         if refusals:
             raise refusals.pop()
-        return await real(*argv, **settings)
+        return real(*argv, **settings)
 
     monkeypatch.setattr("forearm.child_process.RETRY_S", 0.01)
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", short)
+    monkeypatch.setattr(subprocess, "Popen", short)
     engine = child("engine", LIVES, tmp_path)
 
     process = await engine.start()
 
-    assert process.returncode is None
+    assert process.poll() is None
     assert "engine cannot be started: [Errno 12] Cannot allocate memory" in caplog.text
     process.kill()
-    await process.wait()
+    process.wait()
 
 
 async def test_an_engine_with_a_wrong_setting_ends_the_whole(tmp_path: Path) -> None:
@@ -326,16 +327,37 @@ async def test_gunicorn_ends_if_the_engines_cannot_be_prepared(tmp_path: Path, m
     lock = os.open(tmp_path / "run.lock", os.O_CREAT | os.O_RDWR)
 
     with pytest.raises(ConfigError, match="--cores: none"):
-        await server(settings(), RunFolder(tmp_path, lock))
+        await server(settings(), first_process(RunFolder(tmp_path, lock)))
 
     assert begun[0].process is None
     os.close(lock)
 
 
+def test_gunicorn_and_the_run_folder_end_if_the_command_line_is_wrong() -> None:
+    found: list[FirstProcess] = []
+
+    def refuse() -> None:
+        with started_early() as first:
+            found.append(first)
+            assert first.process is not None
+            assert first.process.poll() is None
+            raise ConfigError("unknown flag --por")
+
+    with pytest.raises(ConfigError, match="unknown flag --por"):
+        refuse()
+
+    assert found[0].process is not None
+    assert found[0].process.returncode == -signal.SIGKILL
+    assert not found[0].runtime.path.exists()
+
+
 @pytest.mark.parametrize(
     ("program", "unused"),
     [
-        ("import forearm.supervisor.serve", ("forearm.supervisor.supervisor", "forearm.engine", "forearm._native")),
+        (
+            "import forearm.cli.main, forearm.cli.serve",
+            ("asyncio", "argparse", "dataclasses", "forearm.config.configs"),
+        ),
         ("import forearm.supervisor.supervisor", ("numpy", "msgspec", "zipfile", "huggingface_hub", "httpx")),
         (
             "import forearm.api.worker.worker\n"

@@ -36,8 +36,8 @@ from forearm.api.responses import responses
 from forearm.api.services import Services, load_services
 from forearm.api.worker.shortage import watch_shortages
 from forearm.api.worker.signals import on_hangup
-from forearm.config.api_config import METRICS_FOLDER, ApiConfig
-from forearm.config.environment import api_config_path
+from forearm.config.api_config import ApiConfig
+from forearm.config.environment import METRICS_FOLDER, api_config_path
 from forearm.config.settings import from_json
 from forearm.errors import ConfigError, ForearmError
 from forearm.log import follow

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
 import errno
-import json
 import os
 import pkgutil
 import sys
-from argparse import SUPPRESS, Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forearm import __version__
-from forearm.commit import commit
-from forearm.config import configs
-from forearm.config.flags import CommandParser, read_line
 from forearm.errors import ConfigError, ForearmError
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from forearm.cli.client import Client
+    from forearm.config.flags import CommandParser
 
 USAGE = """usage: forearm COMMAND ...
 
@@ -59,11 +54,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     name, status = words[0] if words else "", 0
     try:
         if name == "--version":
+            from forearm.commit import commit
+
             print(f"forearm {__version__} {commit()}".rstrip())
         elif name in ("", "-h", "--help", "help"):
             print(USAGE)
             status = 0 if name else 2
         elif name not in COMMANDS:
+            import difflib
+
             near = difflib.get_close_matches(name, COMMANDS, n=1)
             remedy = f"; did you mean {near[0]}?" if near else ""
             print(f"forearm: there is no command {name}{remedy}\n\n{USAGE}", file=sys.stderr)
@@ -90,18 +89,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def serve(argv: Sequence[str]) -> int:
-    """`forearm serve [MODEL] [flags]`."""
-    parser = CommandParser("forearm serve [MODEL] [flags]", "Serve a model over HTTP, as OpenAI's API.")
-    parser.add_argument("--user-fd", type=int, help=SUPPRESS)  # of forearm run
-    line = read_line(parser, argv)
-    from forearm.supervisor.serve import serve
-
-    return serve(line.configs, line.notes, line.rest.user_fd)
-
-
 def generate(argv: Sequence[str]) -> int:
     """`forearm generate [MODEL] [flags]`: the prompt is an argument, a file of messages or standard input."""
+    import json
+    from dataclasses import replace
+    from pathlib import Path
+
+    from forearm.config import configs
+    from forearm.config.flags import CommandParser, read_line
+
     parser = CommandParser(
         "forearm generate [MODEL] --prompt TEXT [flags]",
         "Answer one prompt here, without a server; warnings alone are logged unless --log-level says otherwise.",
@@ -138,6 +134,8 @@ def generate(argv: Sequence[str]) -> int:
 
 def chat(argv: Sequence[str]) -> int:
     """`forearm chat`: a terminal client of a running server."""
+    from forearm.config.flags import CommandParser
+
     parser = CommandParser("forearm chat [flags]", "Talk to a running server; at a terminal, /help tells more.")
     add_client(parser)
     parser.add_argument("--system-prompt", help="system message before the conversation")
@@ -151,6 +149,8 @@ def chat(argv: Sequence[str]) -> int:
 
 def complete(argv: Sequence[str]) -> int:
     """`forearm complete`: a terminal client of a running server's completions."""
+    from forearm.config.flags import CommandParser
+
     parser = CommandParser(
         "forearm complete [flags]", "Have a server continue a text; an empty line or Ctrl-D ends it."
     )
@@ -165,6 +165,9 @@ def complete(argv: Sequence[str]) -> int:
 
 def run_batch(argv: Sequence[str]) -> int:
     """`forearm run-batch [MODEL] -i FILE -o FILE [flags]`."""
+    from forearm.config import configs
+    from forearm.config.flags import CommandParser, read_line
+
     parser = CommandParser(
         "forearm run-batch [MODEL] -i FILE -o FILE [flags]", "Answer a file of requests, one request a line."
     )
@@ -221,7 +224,7 @@ def completion(argv: Sequence[str]) -> int:
 # the command's name and return the exit status.
 COMMANDS: dict[str, Callable[[Sequence[str]], int] | str] = {
     "run": "forearm.cli.run:run",
-    "serve": serve,
+    "serve": "forearm.cli.serve:run",
     "pull": "forearm.cli.stored_models:run_pull",
     "list": "forearm.cli.stored_models:run_list",
     "ls": "forearm.cli.stored_models:run_list",  # Ollama's other name

@@ -27,7 +27,7 @@ from forearm.cli.run_batch_lines import BatchRequest, NoRequest, answered, faile
 from forearm.config.configs import Configs
 from forearm.errors import ConfigError, EngineUnavailable, ForearmError, Overloaded
 from forearm.offline.arguments import for_throughput
-from forearm.supervisor.run_folder import run_folder
+from forearm.supervisor.first_process import started_early
 from forearm.supervisor.serve import server
 
 MOST_TRIES = 5  # attempts for a request whose engine dies
@@ -89,14 +89,14 @@ def run_batch(configs: Configs, batch: BatchJob, notes: list[str]) -> int:
 
 def serve_for(work: BatchRequests, configs: Configs, metrics_host: str | None) -> int:
     """Run a server until the work is done. Returns: 0, or the exit status of what ended it early."""
-    with run_folder() as runtime:
-        uds = str(runtime.path / "api.sock")
+    with started_early() as first:
+        uds = str(first.runtime.path / "api.sock")
         # The socket is private: no keys, no TLS. A stop does not drain: open requests are sent again by the next run.
         api = replace(configs.api, uds=uds, api_key=(), api_keys_file="", ssl_keyfile="", ssl_certfile="", root_path="")
         api, serve = replace(api, shutdown_timeout_s=0), replace(configs.serve, shutdown_timeout_s=0)
         own = replace(configs, api=api, serve=serve, engine=for_throughput(configs.engine))
         with metrics_on(metrics_host, configs.api.port, uds) if metrics_host is not None else contextlib.nullcontext():
-            return asyncio.run(_both(server(own, runtime), work.done(uds)))
+            return asyncio.run(_both(server(own, first), work.done(uds)))
 
 
 async def _both(watching: Coroutine[Any, Any, int], working: Coroutine[Any, Any, None]) -> int:

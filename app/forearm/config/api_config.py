@@ -47,7 +47,6 @@ REASONING_PARSERS = (
     *("deepseek_r1", "deepseek_v3", "ernie45", "gemma4", "glm45", "granite", "mistral", "nemotron_v3", "olmo3"),
     *("openai_gptoss", "qwen3", "seed_oss"),
 )
-METRICS_FOLDER = "metrics"  # of the API workers, beside their config
 STORED_BYTES = 128 << 20  # of responses, unless memory is short
 
 

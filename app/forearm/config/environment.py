@@ -7,6 +7,8 @@ from pathlib import Path
 
 from forearm.errors import ConfigError
 
+METRICS_FOLDER = "metrics"  # of the API workers, beside their config
+
 
 def environment() -> dict[str, str]:
     """Return the environment variables by name, for vllm_compat.py to check and for child processes."""

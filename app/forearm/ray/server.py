@@ -54,7 +54,7 @@ class Server:
         )
         process = await self._child.start()
         while not await self._is_ready():
-            if process.returncode is not None:
+            if process.poll() is not None:
                 raise RuntimeError(f"forearm serve has ended with status {process.returncode}; its log says why")
             if time.monotonic() - self._ready_s > ready_timeout_s:
                 await self._child.end(GRACE_S)
@@ -85,7 +85,7 @@ class Server:
     async def check_health(self) -> None:
         """Raise if the replica must be replaced; Ray calls it."""
         process = self._child.process
-        if process is None or process.returncode is not None:
+        if process is None or process.poll() is not None:
             raise RuntimeError("forearm serve has ended")
         if await self._is_ready():
             self._ready_s = time.monotonic()

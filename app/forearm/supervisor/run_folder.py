@@ -11,16 +11,15 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, TextIO
 
 from forearm.errors import ConfigError
 
 PREFIX, LOCK = "forearm-", "run.lock"
 
 
-@dataclass(frozen=True)
-class RunFolder:
+class RunFolder(NamedTuple):
     """An open run folder. `lock`: the descriptor that holds its lock, for this server's processes to inherit."""
 
     path: Path
@@ -35,16 +34,14 @@ class RunFolder:
             raise _unusable(error) from None
         return path
 
-    @contextlib.contextmanager
-    def held(self, name: str) -> Iterator[None]:
-        """Make an empty file and hold its lock until the context ends: a process that locks it waits until then."""
+    def held(self, name: str) -> TextIO:
+        """Make an empty file and hold its lock until it is closed: a process that locks it waits until then."""
         try:
             file = (self.path / name).open("w")
         except OSError as error:
             raise _unusable(error) from None
-        with file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return file
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -34,8 +35,9 @@ from forearm.engine.host.instructions import instructions
 from forearm.engine.host.split_engines import EngineShare, allowed, describe, shares
 from forearm.errors import ConfigError
 from forearm.supervisor.addresses import answers
+from forearm.supervisor.first_process import API_CONFIG, NO_BLAS, SECRETS
 from forearm.supervisor.run_folder import RunFolder
-from forearm.supervisor.serve import API_CONFIG, NO_BLAS, SECRETS, ModelFiles
+from forearm.supervisor.serve import ModelFiles
 from forearm.supervisor.watchdog import engine_hangs
 
 log = logging.getLogger(__name__)
@@ -202,7 +204,7 @@ async def watch(engines: Sequence[Child], api: Child, configs: Configs, run_path
 def read_again(engines: Sequence[Child], api: Child) -> None:
     """Make the engines and every API worker read keys and the log level again: the handler of SIGHUP."""
     for child in (*engines, api):
-        if child.process is not None and child.process.returncode is None:
+        if child.process is not None and child.process.poll() is None:
             pid = child.process.pid
             workers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
             # gunicorn's master would restart its workers on SIGHUP.
@@ -243,10 +245,10 @@ async def keep(child: Child, ready_timeout_s: float) -> int:
         pause_s, again = min(2 * pause_s, LONGEST_PAUSE_S), True
 
 
-async def until_ready(child: Child, process: asyncio.subprocess.Process, timeout_s: float) -> bool:
+async def until_ready(child: Child, process: subprocess.Popen[bytes], timeout_s: float) -> bool:
     """Wait until a child is ready, or kill it after `timeout_s`. Returns: whether it became ready."""
     end = time.monotonic() + timeout_s
-    while process.returncode is None:
+    while process.poll() is None:
         if child.ready():
             child.once_ready.set()
             return True

@@ -20,11 +20,11 @@ gc.disable()  # until when_ready: the imports that follow make 80,000 objects th
 
 from forearm.api.http.protocol import Protocol
 from forearm.api.worker.worker import FINAL_ANSWERS_S, Worker, hold_signals_while_forking
-from forearm.child_process import die_with
-from forearm.config.api_config import METRICS_FOLDER, ApiConfig
-from forearm.config.environment import api_config_path
+from forearm.config.api_config import ApiConfig
+from forearm.config.environment import METRICS_FOLDER, api_config_path
 from forearm.config.settings import from_json
 from forearm.log import set_up
+from forearm.spawn import die_with
 
 _serve = os.getppid()
 _path = Path(api_config_path())
