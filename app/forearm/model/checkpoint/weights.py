@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from tqdm import tqdm
 
 from forearm import _native
 from forearm.array_types import Int32Array
@@ -46,6 +45,7 @@ from forearm.model.quantization.quality import log_loss
 from forearm.model.quantization.rounding import PLAIN, Rounding
 
 if TYPE_CHECKING:
+    from tqdm import tqdm
     from typing_extensions import Never  # typing has it from 3.11 on
 
 log = logging.getLogger(__name__)
@@ -125,6 +125,8 @@ def load_weights(
             tokens = tokens[:CENTRED_TOKENS] if checkpoint.config.centred else tokens
         except ConfigError as problem:
             log.warning("weights: rounded without calibration, which loses more: %s", problem)
+    from tqdm import tqdm  # not above: mapped weights need no bar
+
     if tokens is not None:  # the tensors of layers are read twice
         size += sum(stored_bytes(part, stored) for part, stored in checkpoint.sources if part.layer is not None)
     with (
