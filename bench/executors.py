@@ -88,7 +88,7 @@ def load_piece(
     if format.dtype in FLOATS:
         executor.load_matrix(matrix, bfloat16(values * np.float32(columns**-0.5)), "bfloat16", row)
         return
-    most = {"int4": 7, "fp4_e2m1": 4}.get(format.dtype, 127)  # fp4 has every code from -4 to 4
+    most = {"int6": 31, "int4": 7, "fp4_e2m1": 4}.get(format.dtype, 127)  # fp4 has every code from -4 to 4
     codes = np.clip(np.rint(values * (most / 3)), -most, most).astype(np.int8)
     scale = 2.0 ** np.round(np.log2(3 / most * columns**-0.5))  # exact in any float
     groups = -(-columns // format.group) if format.group else 1

@@ -2,11 +2,11 @@
 //
 //   kernel_bench [-t THREADS] [-d DTYPE]... [-m ROWS]... [TIER...]     2 threads, all dtypes and the tier in use
 //
-// int8 has one scale per column, int4 one for each 128 k. Each multiplication reads packed weights that are in no CPU
-// cache. Its limit is the longer of two times: to read the weights at the read bandwidth of the same threads, and to do
-// the multiply-adds at the peak of the instruction that multiplies the format. On a shared machine limits change within
-// seconds, so each pass runs between passes of its limits. Every figure is the best of its passes, in time that the
-// threads had a core, because other work on the machine can only make a pass slower.
+// int8 has one scale per column, int4 one for each 128 k, int6 for each 16. Each multiplication reads packed weights
+// that are in no CPU cache. Its limit is the longer of two times: to read the weights at the read bandwidth of the same
+// threads, and to do the multiply-adds at the peak of the instruction that multiplies the format. On a shared machine
+// limits change within seconds, so each pass runs between passes of its limits. Every figure is the best of its passes,
+// in time that the threads had a core, because other work on the machine can only make a pass slower.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +61,7 @@ struct Multiplication {
   int64_t m, n, k;
 
   bool codes() const { return !is_float(dtype); }
-  int64_t group() const { return dtype == DType::int4 ? std::min<int64_t>(128, k) : k; }
+  int64_t group() const { return dtype == DType::int4 ? std::min<int64_t>(128, k) : dtype == DType::int6 ? 16 : k; }
   Layout layout() const { return machine.tier.layout[static_cast<int>(dtype)]; }
   int64_t bytes() const { return packed_bytes(dtype, n, k, layout().quantum); }
   double operations() const { return 2.0 * static_cast<double>(m * n * k); }
@@ -84,7 +84,8 @@ struct Multiplication {
         GemmTask task{};
         task.a = a;
         task.row_end = m;
-        task.w = {machine.weights + copy * bytes(), dtype, n, k, group(), machine.scales};
+        const DType scales = dtype == DType::int6 ? DType::f16 : DType::f32;
+        task.w = {machine.weights + copy * bytes(), dtype, n, k, group(), machine.scales, scales};
         task.scratch = machine.scratch + t * kScratchBytes;
         task.n_begin = first_column(t);
         task.n_end = first_column(t + 1);
@@ -97,7 +98,8 @@ struct Multiplication {
   }
 };
 
-constexpr const char* kNames[kDTypes] = {"f32", "f16", "bf16", "int8", "int4", "fp8_e4m3", "fp8_e5m2"};
+constexpr const char* kNames[kDTypes] = {"f32",      "f16",        "bf16",     "int8", "int4", "fp8_e4m3",
+                                         "fp8_e5m2", "f16_scaled", "fp4_e2m1", "e8m0", "int6"};
 
 void report(const Multiplication& one) {
   double read_s = 1, multiply_s = 1, pass_s = 1;
@@ -133,8 +135,9 @@ void bench(const Machine& machine, const Wanted& wanted) {
 }
 
 DType dtype_named(const char* name) {
-  for (int i = 0; i <= static_cast<int>(DType::int4); ++i) {
-    if (strcmp(name, kNames[i]) == 0) return static_cast<DType>(i);
+  for (int i = 0; i < kDTypes; ++i) {
+    const auto dtype = static_cast<DType>(i);
+    if (strcmp(name, kNames[i]) == 0 && (is_float(dtype) || is_integer(dtype))) return dtype;
   }
   refuse("there is no dtype", name);
 }

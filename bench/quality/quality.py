@@ -100,7 +100,7 @@ def shares(folder: Path, row: Row, yardstick: Yardstick, threads: int) -> dict[s
 
 def bits_a_weight(checkpoint: Checkpoint) -> float:
     """Return the bits per weight of the layers' matrices, including scales and zero points."""
-    bits = {"float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "int4": 4, "fp4_e2m1": 4, "e8m0": 8}
+    bits = {"float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "int6": 6, "int4": 4, "fp4_e2m1": 4, "e8m0": 8}
     bits |= {"fp8_e4m3": 8, "fp8_e5m2": 8}
     total = values = 0.0
     for part, _ in checkpoint.sources:

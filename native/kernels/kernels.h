@@ -12,8 +12,8 @@
 namespace forearm {
 
 // f32, f16 and bf16 are numbers. The others are quantized: a value is a code times a scale (PackedWeights, KvCache).
-// The integers are signed, fp8 is OCP's E4M3 (without infinities) and E5M2. int4 and fp4 are dtypes of weights only. So
-// is f16_scaled: f16 with a power of two as the scale of each row, which a tier multiplies in 16 bits
+// The integers are signed, fp8 is OCP's E4M3 (without infinities) and E5M2. int4, int6 and fp4 are dtypes of weights
+// only. So is f16_scaled: f16 with a power of two as the scale of each row, which a tier multiplies in 16 bits
 // (Kernels::scales_halves). Twice a number of OCP's E2M1 is a small integer, so fp4_e2m1 has integers as codes
 // (nibble_code) and is multiplied as they are. e8m0 is a dtype of scales only, powers of two.
 // Source of E2M1 and E8M0: OCP, "Microscaling Formats (MX) Specification" 1.0, sections 5 and 6.
@@ -27,15 +27,16 @@ enum class DType : int32_t {
   fp8_e5m2 = 6,
   f16_scaled = 7,
   fp4_e2m1 = 8,
-  e8m0 = 9
+  e8m0 = 9,
+  int6 = 10
 };
-constexpr int kDTypes = 10;
+constexpr int kDTypes = 11;
 
 // What the code that packs, checks and dispatches has to know of a number format. A new one is a row here, its loops in
 // ops/ and simd/, and its packer (pack_quantized.cpp).
 //   name       in configurations and error texts; null: chosen by a tier, never by name
 //   kind       of codes, integers and fp8 differ in how they are dequantized, and only integers have zeros and offsets
-//   bits       of a value in memory; codes of 4 bits stand in pairs in a byte (Layout)
+//   bits       of a value in memory; codes of 4 and 6 bits share bytes (Layout)
 //   largest    the magnitude that rounding scales a group's largest value to; 0: codes are not scaled so
 //   in_cache   whether a KV cache may hold it
 enum class NumberKind : int32_t { floating, integer, fp8, scaled_halves, scale };
@@ -56,15 +57,17 @@ constexpr NumberFormat kNumberFormats[kDTypes] = {{DType::f32, "float32", Number
                                                   {DType::fp8_e5m2, "fp8_e5m2", NumberKind::fp8, 8, 57344, true},
                                                   {DType::f16_scaled, nullptr, NumberKind::scaled_halves, 16, 0, false},
                                                   {DType::fp4_e2m1, "fp4_e2m1", NumberKind::integer, 4, 0, false},
-                                                  {DType::e8m0, "e8m0", NumberKind::scale, 8, 0, false}};
+                                                  {DType::e8m0, "e8m0", NumberKind::scale, 8, 0, false},
+                                                  {DType::int6, "int6", NumberKind::integer, 6, 0, false}};
 
 constexpr NumberFormat number_format(DType d) { return kNumberFormats[static_cast<int>(d)]; }
 constexpr bool is_float(DType d) { return number_format(d).kind == NumberKind::floating; }
 constexpr bool is_integer(DType d) { return number_format(d).kind == NumberKind::integer; }
 constexpr bool is_fp8(DType d) { return number_format(d).kind == NumberKind::fp8; }
 constexpr int64_t dtype_bits(DType d) { return number_format(d).bits; }
-constexpr int64_t dtype_bytes(DType d) { return dtype_bits(d) / 8; }  // undefined where two codes share a byte
+constexpr int64_t dtype_bytes(DType d) { return dtype_bits(d) / 8; }  // undefined where codes share a byte
 constexpr bool has_nibbles(DType d) { return dtype_bits(d) == 4; }
+constexpr bool has_six_bits(DType d) { return dtype_bits(d) == 6; }
 constexpr bool holds_scales(DType d) { return is_float(d) || number_format(d).kind == NumberKind::scale; }
 
 // The code that the four bits of int4 or fp4_e2m1 stand for: a signed integer, or twice a number of E2M1.
@@ -74,6 +77,8 @@ constexpr int8_t nibble_code(DType dtype, int nibble) {
 }
 
 constexpr int64_t kPanel = 16;         // output columns of a packed panel
+constexpr int64_t kSixBitK = 16;       // k of a step of 6-bit codes
+constexpr int64_t kSixBitBytes = 192;  // bytes of a step of a panel
 constexpr int64_t kBlockTokens = 32;   // tokens of a KV block
 constexpr int64_t kChunkTokens = 512;  // keys that one partial attention result covers; a multiple of kBlockTokens
 
@@ -149,6 +154,11 @@ constexpr int64_t kScaledBlock = 32;
 // quantum))][16] [quantum], k chunk 2i in the low and 2i + 1 in the high nibbles, quantum as int8's. A stored code is
 // code + bias, as an unsigned number where bias is not 0 (VPDPBUSD multiplies unsigned by signed): zeros beyond n and k
 // are `bias` then. fp4 stores E2M1's bits, without bias.
+//
+// int6 stores sixteen k of a panel in 192 bytes. The 256 codes are in the order of int8's bytes and in four quarters:
+// bytes 0 to 63 have the low four bits of quarters 0 and 1 as nibbles, bytes 64 to 127 those of quarters 2 and 3; bytes
+// 128 to 191 have the high two bits of all four, quarter 0 lowest. The bias is kSixBitBias in every tier.
+constexpr int32_t kSixBitBias = 32;
 struct Layout {
   int32_t quantum;
   Form form;
@@ -158,7 +168,19 @@ constexpr int64_t packed_elements(int64_t n, int64_t k, int64_t quantum) {
   return (n + kPanel - 1) / kPanel * kPanel * ((k + quantum - 1) / quantum * quantum);
 }
 constexpr int64_t packed_bytes(DType dtype, int64_t n, int64_t k, int64_t quantum) {
-  return packed_elements(n, k, has_nibbles(dtype) ? 2 * quantum : quantum) * dtype_bits(dtype) / 8;
+  const int64_t together = has_six_bits(dtype) ? kSixBitK : has_nibbles(dtype) ? 2 * quantum : quantum;
+  return packed_elements(n, k, together) * dtype_bits(dtype) / 8;
+}
+
+// Where int8's order of bytes has column `lane` of a panel and k, counted from the step's first.
+constexpr int64_t place_in_step(int64_t lane, int64_t k, int64_t quantum) {
+  return (k / quantum * kPanel + lane) * quantum + k % quantum;
+}
+// The code at a place of a step of int6.
+constexpr int8_t six_bit_code(const uint8_t* step, int64_t place) {
+  const int64_t quarter = place / 64, i = place % 64;
+  const int low = step[quarter / 2 * 64 + i] >> quarter % 2 * 4 & 15, high = step[128 + i] >> quarter * 2 & 3;
+  return static_cast<int8_t>((high << 4 | low) - kSixBitBias);
 }
 
 // A packed matrix W [n, k]. In a quantized dtype, w[n, k] = s * (code - zero) or s * code + offset, where s, zero and
@@ -167,11 +189,11 @@ constexpr int64_t packed_bytes(DType dtype, int64_t n, int64_t k, int64_t quantu
 // given; without them the matrix is symmetric. fp8 has neither.
 //
 // The operand's form decides how it is multiplied:
-//   i8 forms (int8, int4, fp4; a.group == group): for each group, ascending: i = sum of a_code * w_code, exact in
+//   i8 forms (integers; a.group == group): for each group, ascending: i = sum of a_code * w_code, exact in
 //   int32;
 //     acc = fma(float(i) * a_scale, s, acc);  where there is a zero or an offset o (o = -s * zero, float32):
 //     acc = fma(float(a_sum) * a_scale, o, acc).  acc starts at 0.
-//   i16 forms (int8, int4, fp4; a.group == group): acc of the row of high digits, as in i8 forms, + that of low ones.
+//   i16 forms (integers; a.group == group): acc of the row of high digits, as in i8 forms, + that of low ones.
 //   f16_scaled (of f16_scaled, without zeros and offsets, group >= k): every operation rounds to nearest even, those of
 //     blocks of 32 k, the last one filled up with zeros, to f16, denormals kept. Chains of four: c = a[0] * w[0], then
 //     c = fma(a[i], w[i], c); eight chains are added in pairs, their sums in pairs, and so on: no product is rounded

@@ -12,7 +12,7 @@ struct PanelMap {
 };
 
 // A packed matrix in a layout (Layout): B[panels][ceil(k / quantum)][16][quantum] of dtype, int4 and fp4 two chunks to
-// a byte.
+// a byte, int6 in steps of its own.
 struct PackedMatrix {
   void* data;
   DType dtype;
@@ -30,8 +30,8 @@ void pack_rows(const void* src, DType src_dtype, int64_t rows, const PackedMatri
 // Rows [row0, row0 + rows) of a packed matrix as float out [rows, k].
 void unpack_rows(const PackedMatrix& from, int64_t row0, int64_t rows, float* out, PanelMap map = {});
 
-// The same for codes, bit for bit: [rows, k] signed (int4: -8 .. 7; fp4: those of kE2m1Codes, of which -0 becomes 0),
-// or the bytes of fp8. Padding is code 0.
+// The same for codes, bit for bit: [rows, k] signed (int4: -8 .. 7; int6: -32 .. 31; fp4: those of kE2m1Codes, of which
+// -0 becomes 0), or the bytes of fp8. Padding is code 0.
 void pack_codes(const int8_t* codes, int64_t rows, const PackedMatrix& to, int64_t row0, PanelMap map = {});
 void unpack_codes(const PackedMatrix& from, int64_t row0, int64_t rows, int8_t* out, PanelMap map = {});
 

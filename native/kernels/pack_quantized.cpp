@@ -80,6 +80,30 @@ int64_t steps_of(const PackedMatrix& m) {
   return (m.k + in_step - 1) / in_step;
 }
 
+// Rows of one panel, from `lane` on, as steps of 6-bit codes. The step's codes stand in the order of int8's bytes while
+// they are written: loops over the quarters are vectorized.
+void pack_six_bits(const int8_t* rows, int64_t lane, int64_t count, const PackedMatrix& m, uint8_t* panel) {
+  for (int64_t k = 0; k < m.k; k += kSixBitK, panel += kSixBitBytes) {
+    uint8_t codes[kSixBitK * kPanel];
+    if (lane > 0)  // rows that the panel has already
+      for (int64_t place = 0; place < kSixBitK * kPanel; ++place)
+        codes[place] = static_cast<uint8_t>(six_bit_code(panel, place) + kSixBitBias);
+    for (int64_t r = lane; r < kPanel; ++r) {
+      const int64_t real = r < lane + count ? std::min(kSixBitK, m.k - k) : 0;
+      int8_t row[kSixBitK] = {};
+      if (real > 0) memcpy(row, rows + (r - lane) * m.k + k, static_cast<size_t>(real));
+      for (int64_t i = 0; i < kSixBitK; ++i)
+        codes[place_in_step(r, i, m.quantum)] = static_cast<uint8_t>(row[i] + kSixBitBias);
+    }
+    for (int64_t i = 0; i < 64; ++i) {
+      const int q0 = codes[i], q1 = codes[64 + i], q2 = codes[128 + i], q3 = codes[192 + i];
+      panel[i] = static_cast<uint8_t>((q0 & 15) | q1 << 4);
+      panel[64 + i] = static_cast<uint8_t>((q2 & 15) | q3 << 4);
+      panel[128 + i] = static_cast<uint8_t>(q0 >> 4 | q1 >> 4 << 2 | q2 >> 4 << 4 | q3 >> 4 << 6);
+    }
+  }
+}
+
 // Values of rows and groups by panel; `put` converts one and stores it at an index.
 template <typename T, typename Put>
 void pack_groups(const T* values, int64_t rows, int64_t groups, int64_t row0, PanelMap map, Put put) {
@@ -120,6 +144,7 @@ void pack_codes(const int8_t* codes, int64_t rows, const PackedMatrix& to, int64
   for_panels(row0, rows, map, [&](int64_t panel, int64_t lane, int64_t count, int64_t first) {
     auto* start = static_cast<uint8_t*>(to.data) + panel * panel_bytes(to);
     const int8_t* given = codes + first * to.k;
+    if (has_six_bits(to.dtype)) return pack_six_bits(given, lane, count, to, start);
     if (!bits.empty()) {
       std::transform(given, given + count * to.k, bits.begin(), e2m1_bits);
       given = bits.data();
@@ -136,6 +161,13 @@ void pack_codes(const int8_t* codes, int64_t rows, const PackedMatrix& to, int64
 void unpack_codes(const PackedMatrix& from, int64_t row0, int64_t rows, int8_t* out, PanelMap map) {
   const bool nibbles = has_nibbles(from.dtype);
   for (int64_t row = row0; row < row0 + rows; ++row) {
+    if (has_six_bits(from.dtype)) {
+      const auto* panel = static_cast<const uint8_t*>(from.data) + panel_of(row, map) * panel_bytes(from);
+      for (int64_t k = 0; k < from.k; ++k, ++out)
+        *out =
+            six_bit_code(panel + k / kSixBitK * kSixBitBytes, place_in_step(row % kPanel, k % kSixBitK, from.quantum));
+      continue;
+    }
     const auto* lane =
         static_cast<const uint8_t*>(from.data) + panel_of(row, map) * panel_bytes(from) + row % kPanel * from.quantum;
     for (int64_t k = 0; k < from.k; ++k, ++out) {

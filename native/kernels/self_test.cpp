@@ -194,14 +194,14 @@ struct TestMatrix {
     }
     std::vector<int8_t> codes;
     const bool fp8 = is_fp8(dtype);
-    for (const float value : values)
-      codes.push_back(static_cast<int8_t>(fp8 ? narrow_fp8(value, dtype)
-                                          : has_nibbles(dtype)
-                                              ? nibble_code(dtype, static_cast<int>(floorf(value * 8)) & 15)
-                                              : floorf(value * 128)));
+    const float top = has_nibbles(dtype) ? 8.0f : has_six_bits(dtype) ? 32.0f : 128.0f;  // weights in (-1, 1)
+    for (const float value : values) {
+      const int code = fp8 ? narrow_fp8(value, dtype) : static_cast<int>(floorf(value * top));
+      codes.push_back(static_cast<int8_t>(has_nibbles(dtype) ? nibble_code(dtype, code & 15) : code));
+    }
     pack_codes(codes.data(), n, to, 0);
     Floats steps = numbers(n * groups, 14);
-    for (float& step : steps) step *= fp8 ? 1.0f : has_nibbles(dtype) ? 0x1p-3f : 0x1p-7f;  // weights in (-1, 1)
+    for (float& step : steps) step /= fp8 ? 1.0f : top;
     pack_scales(steps.data(), n, groups, DType::f32, scales.data(), 0);
     pack_scales(numbers(n * groups, 15).data(), n, groups, DType::f16, offsets.data(), 0);
     weights.group = group;

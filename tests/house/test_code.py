@@ -169,7 +169,7 @@ def named_in_python(name: str) -> Iterator[str]:
 
 
 # The tables of number formats, and files that pack them, multiply them or read them from checkpoints.
-@pytest.mark.parametrize("name", ["int4", "fp8_e4m3", "fp8_e5m2", "fp4_e2m1"])
+@pytest.mark.parametrize("name", ["int4", "int6", "fp8_e4m3", "fp8_e5m2", "fp4_e2m1"])
 def test_a_number_format_is_named_in_a_handful_of_files(name: str) -> None:
     python = sorted(named_in_python(name))
     cxx = [at(p) for p in CXX if p.is_relative_to(ROOT / "native") and re.search(rf"\b{name}\b", code_of(p))]

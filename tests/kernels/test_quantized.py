@@ -65,7 +65,7 @@ def test_digits_of_16_bits_are_within_half_a_step(group: int) -> None:
 
 @pytest.mark.parametrize("scale_dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("zero", ["none", "zeros", "offsets"])
-@pytest.mark.parametrize("dtype", ["int8", "int4"])
+@pytest.mark.parametrize("dtype", ["int8", "int6", "int4"])
 @pytest.mark.parametrize("group", [16, 64, 1000])
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES)
 @pytest.mark.parametrize("bits", [8, 16])
@@ -74,7 +74,7 @@ def test_a_product_of_codes_is_exact_within_a_group(
 ) -> None:
     generator = np.random.default_rng(m + n + k)
     groups = -(-k // group)
-    limit = 128 if dtype == "int8" else 8
+    limit = {"int8": 128, "int6": 32, "int4": 8}[dtype]
     codes = generator.integers(-limit, limit, (n, k), np.int8)
     a, scales = random(1, m, k), random(2, n, groups, scale=0.02)
     zeros = generator.integers(-128, 128, (n, groups), np.int8) if zero == "zeros" else None

@@ -59,7 +59,7 @@ def coded(rng: np.random.Generator, weights: WeightFormat, rows: int, k: int, or
     """Random codes; scales are powers of two, which every scale_dtype has."""
     group = weights.group or k
     groups = -(-k // group)
-    limit = 128 if weights.dtype == "int8" else 8
+    limit = {"int8": 128, "int6": 32}.get(weights.dtype, 8)
     codes = rng.integers(-limit, limit, (rows, k)).astype(np.int8)
     if weights.dtype == "fp4_e2m1":
         codes = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)[codes + 8]
@@ -132,6 +132,8 @@ def both(weights: WeightFormat, damaged: Path | None = None) -> tuple[_native.Ex
         WeightFormat("int8"),
         WeightFormat("int8", 32, "float16"),
         WeightFormat("int8", 48, "bfloat16", "int8"),
+        WeightFormat("int6", 16, "float16"),
+        WeightFormat("int6", 32, "float16", "float16"),
         WeightFormat("int4", 32, "float16"),
         WeightFormat("int4", 32, "float32", "int8"),
         WeightFormat("int4", 16, "float32", "float16"),
@@ -209,6 +211,7 @@ def zeros(*shape: int) -> npt.NDArray[np.int8]:
     [
         (WeightFormat("float32"), {}, "its format holds floats"),
         (WeightFormat("int4", 16), {"codes": np.full((16, 80), 8, np.int8)}, "int4 codes are -8, -7, .*, 6, 7, not 8"),
+        (WeightFormat("int6", 16), {"codes": np.full((16, 80), 32, np.int8)}, "int6 codes are -32 to 31, not 32"),
         (WeightFormat("fp4_e2m1", 16), {"codes": np.full((16, 80), 5, np.int8)}, "fp4_e2m1 codes are -12, .*, not 5"),
         (WeightFormat("fp4_e2m1", 16, "e8m0"), {"scales": np.full((16, 5), 3, np.float32)}, "scale_dtype"),
         (WeightFormat("int4", 16), {"codes": zeros(16, 80).view(np.uint8)}, "int8"),

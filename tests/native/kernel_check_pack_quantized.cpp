@@ -71,7 +71,7 @@ void check_matrix(Report& report, DType dtype, Layout layout, int64_t n, int64_t
     report.holds(got_zeros == parts[i].zeros, "zeros come back");
     for (int8_t code : got) sum += abs(code);
   }
-  const int64_t padded = round_up(k, layout.quantum * (has_nibbles(dtype) ? 2 : 1));
+  const int64_t padded = round_up(k, has_six_bits(dtype) ? kSixBitK : layout.quantum * (has_nibbles(dtype) ? 2 : 1));
   std::vector<int8_t> all(round_up(rows, 16) * padded);
   unpack_codes({codes.data(), dtype, layout.quantum, padded, layout.bias}, 0, round_up(rows, 16), all.data());
   for (int8_t code : all) stored += abs(code);
@@ -86,7 +86,7 @@ void check_pack_codes(Report& report, const Kernels& tier, const Kernels&) {
     check_fp8(report, DType::fp8_e5m2);
     check_e8m0(report);
   }
-  for (const DType dtype : {DType::int8, DType::int4, DType::fp4_e2m1, DType::fp8_e4m3}) {
+  for (const DType dtype : {DType::int8, DType::int6, DType::int4, DType::fp4_e2m1, DType::fp8_e4m3}) {
     for (int64_t n : {1, 15, 16, 35}) {
       for (int64_t k : {1, 2, 63, 130}) {
         check_matrix(report, dtype, tier.layout[static_cast<int>(dtype)], n, k, false);

@@ -177,17 +177,18 @@ void check_dtype(Report& report, const Kernels& tier, const Kernels& scalar, DTy
 }  // namespace
 
 void check_codes(Report& report, const Kernels& tier, const Kernels& scalar) {
-  for (DType dtype : {DType::int8, DType::int4, DType::fp4_e2m1}) check_dtype(report, tier, scalar, dtype, false);
+  for (DType dtype : {DType::int8, DType::int6, DType::int4, DType::fp4_e2m1})
+    check_dtype(report, tier, scalar, dtype, false);
 }
 
 void check_wide(Report& report, const Kernels& tier, const Kernels& scalar) {
-  for (DType dtype : {DType::int8, DType::int4, DType::fp4_e2m1, DType::fp8_e4m3, DType::fp8_e5m2}) {
+  for (DType dtype : {DType::int8, DType::int6, DType::int4, DType::fp4_e2m1, DType::fp8_e4m3, DType::fp8_e5m2}) {
     check_dtype(report, tier, scalar, dtype, true);
   }
 }
 
 void check_embed_codes(Report& report, const Kernels& tier, const Kernels&) {
-  for (DType dtype : {DType::int8, DType::int4, DType::fp4_e2m1, DType::fp8_e4m3, DType::fp8_e5m2}) {
+  for (DType dtype : {DType::int8, DType::int6, DType::int4, DType::fp4_e2m1, DType::fp8_e4m3, DType::fp8_e5m2}) {
     for (int64_t k : {16, 37, 256}) {
       for (int64_t group : {16, 32, 300}) {
         for (Zero zero : {Zero::none, Zero::zeros, Zero::offsets}) {

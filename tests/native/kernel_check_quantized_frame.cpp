@@ -39,6 +39,7 @@ CodeMatrix::CodeMatrix(const CodeShape& s, uint64_t seed) : shape(s) {
   Random random(seed);
   for (int64_t i = 0; i < s.n * s.k; ++i) {
     auto code = static_cast<int8_t>(random.next() * 128);
+    if (has_six_bits(s.dtype)) code = static_cast<int8_t>(code >> 2);
     if (has_nibbles(s.dtype)) code = nibble_code(s.dtype, code & 15);
     const bool nan = s.dtype == DType::fp8_e4m3 ? (code & 0x7f) == 0x7f : (code & 0x7f) >= 0x7c;
     if (is_fp8(s.dtype) && nan) code = 1;

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 DTypeName = Literal["bfloat16", "float16", "float32"]
-CodeName = Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "fp4_e2m1"]
+CodeName = Literal["int8", "int6", "int4", "fp8_e4m3", "fp8_e5m2", "fp4_e2m1"]
 KvDTypeName = Literal[DTypeName, "int8", "fp8_e4m3", "fp8_e5m2"]
 
 
@@ -28,12 +28,13 @@ NUMBER_FORMATS: dict[DTypeName | CodeName, NumberFormat] = {
     "float16": NumberFormat("float", 16, 4, 8),
     "bfloat16": NumberFormat("float", 16, 4, 8),
     "int8": NumberFormat("integer", 8, 8, 8),
+    "int6": NumberFormat("integer", 6, 16, 12),
     "int4": NumberFormat("integer", 4, 16, 8),
     "fp8_e4m3": NumberFormat("fp8", 8, 4, 4),
     "fp8_e5m2": NumberFormat("fp8", 8, 4, 4),
     "fp4_e2m1": NumberFormat("integer", 4, 16, 8),  # a code is twice the number, an integer
 }
-INTEGERS: dict[int, CodeName] = {8: "int8", 4: "int4"}  # by bits
+INTEGERS: dict[int, CodeName] = {8: "int8", 4: "int4"}  # by bits: what users choose and checkpoints name
 KV_CODES = [name for name in get_args(KvDTypeName) if NUMBER_FORMATS[name].kind != "float"]
 # Other names that users write for dtypes, and all names, those of KV caches, too.
 SAME_DTYPE: dict[str, DTypeName] = {"half": "float16", "float": "float32"}

@@ -30,15 +30,17 @@ float stored(float scale, DType dtype) {
   return dtype == DType::f32 ? scale : widen(narrow(scale, dtype), dtype);
 }
 
-// Whether a format of 4 bits has this code. No branches, so that compilers vectorize the loop over all codes.
-bool is_nibble(DType dtype, int8_t code) {
+// Whether a format has this code. No branches, so that compilers vectorize the loop over all codes.
+bool has_code(DType dtype, int8_t code) {
+  if (has_six_bits(dtype)) return code >= -kSixBitBias && code < kSixBitBias;
   if (dtype != DType::fp4_e2m1) return code >= -8 && code <= 7;
   const int magnitude = code < 0 ? -code : code;
   return (magnitude <= 4) | (magnitude == 6) | (magnitude == 8) | (magnitude == 12);
 }
 
-// The codes of a format of 4 bits, for an error.
-std::string nibble_codes(DType dtype) {
+// The codes of a format of 4 or 6 bits, for an error.
+std::string codes_of(DType dtype) {
+  if (has_six_bits(dtype)) return std::to_string(-kSixBitBias) + " to " + std::to_string(kSixBitBias - 1);
   std::set<int> codes;
   for (int nibble = 0; nibble < 16; ++nibble) codes.insert(nibble_code(dtype, nibble));
   std::string text;
@@ -146,8 +148,9 @@ CodeRows Matrix::rounded(const Tensor& rows, const Rounding& how, PackRoom& room
 }
 
 void Matrix::check_floats() const {
-  if (format.dtype == DType::fp4_e2m1)
-    throw std::invalid_argument("'" + name + "': floats are not rounded to fp4_e2m1; load codes");
+  const NumberFormat number = number_format(format.dtype);
+  if (number.kind == NumberKind::integer && number.largest == 0)
+    throw std::invalid_argument("'" + name + "': floats are not rounded to " + number.name + "; load codes");
   if (format.zero != Format::Zero::none || format.ordered)
     throw std::invalid_argument("'" + name +
                                 "': floats are rounded to codes without zeros and order, but its format has them");
@@ -162,10 +165,12 @@ void Matrix::check_codes(const CodeRows& rows) const {
   must((rows.offsets != nullptr) == (offsets_ != nullptr), "offsets come where the format has them, and only there");
   // Message texts are made only for an error: made for every code, they took 30 ns each.
   const int8_t* last_code = rows.codes + rows.rows * k;
-  const auto has = [this](int8_t code) { return is_nibble(format.dtype, code); };
-  const int8_t* code = has_nibbles(format.dtype) ? std::find_if_not(rows.codes, last_code, has) : last_code;
+  const auto has = [this](int8_t code) { return has_code(format.dtype, code); };
+  const int8_t* code = is_integer(format.dtype) && dtype_bits(format.dtype) < 8
+                           ? std::find_if_not(rows.codes, last_code, has)
+                           : last_code;
   if (code != last_code)
-    must(false, std::string(number_format(format.dtype).name) + " codes are " + nibble_codes(format.dtype) + ", not " +
+    must(false, std::string(number_format(format.dtype).name) + " codes are " + codes_of(format.dtype) + ", not " +
                     std::to_string(*code));
   const auto must_have = [&](const float* values, const char* what, DType dtype, const std::string& field) {
     const float* last = values + rows.rows * groups();

@@ -85,15 +85,16 @@ def test_codes_and_scales_are_within_their_format(dtype: str) -> None:
     assert rows.codes.shape == (5, 512)
     assert rows.scales.shape == (5, 512 // format.group)
     assert (rows.offsets is not None) == (format.zero != "none")
-    if format.dtype == "int4":
-        assert rows.codes.min() >= -8
-        assert rows.codes.max() <= 7
+    if format.is_integer:
+        least, most = {"int4": (-8, 7), "int6": (-32, 31), "fp4_e2m1": (-12, 12)}.get(format.dtype, (-128, 127))
+        assert least <= rows.codes.min() <= rows.codes.max() <= most
     if format.scale_dtype == "float16":
         assert np.array_equal(rows.scales, rows.scales.astype(np.float16).astype(np.float32))
 
 
 @pytest.mark.parametrize(
-    "pair", [("Q4_K", "Q6_K"), ("Q5_0", "Q8_0"), ("Q4_0", "Q4_1"), ("Q5_K", "Q3_K"), ("Q8_0", "Q6_K")]
+    "pair",
+    [("Q4_K", "Q6_K"), ("Q5_0", "Q8_0"), ("Q4_0", "Q4_1"), ("Q5_K", "Q3_K"), ("Q8_0", "Q6_K"), ("NVFP4", "Q4_0")],
 )
 def test_a_matrix_fused_of_two_types_keeps_the_numbers_of_both(tmp_path: Path, pair: tuple[str, str]) -> None:
     blocks = {f"{name}.weight": (dtype, random_blocks(dtype, 6, 512)) for name, dtype in zip("ab", pair, strict=True)}

@@ -61,8 +61,8 @@ def test_each_matrix_has_the_format_of_its_type_and_fused_ones_a_common_one(tmp_
     assert checkpoint.method == "gguf"
     assert checkpoint.formats == {
         "embed": WeightFormat("float16"),
-        "head": WeightFormat("int8", 16, "float16"),
-        "layers.0.qkv": WeightFormat("int8", 16, "float16", "float16"),
+        "head": WeightFormat("int6", 16, "float16"),
+        "layers.0.qkv": WeightFormat("int6", 16, "float16", "float16"),
         "layers.0.o": WeightFormat("int4", 32, "float16", "float16"),
         "layers.0.up": WeightFormat("int4", 32, "float16", "float16"),
         "layers.0.down": WeightFormat("int8", 32, "float16"),

@@ -140,6 +140,9 @@ def codes_of(format: WeightFormat) -> Codes:
     [
         (["int4 32 none", "int4 32 none"], "int4 32 none"),
         (["int4 128 none", "int8 0 none"], "int8 128 none"),
+        (["int4 32 float16", "int6 16 none", "int4 32 float16"], "int6 16 float16"),
+        (["int4 32 none", "int6 32 none", "int8 32 none"], "int8 32 none"),
+        (["fp4_e2m1 32 none", "int4 32 none"], "int6 32 none"),
         (["int4 32 float16", "int8 16 none"], "int8 16 float16"),
         (["int4 32 int8", "int4 64 none"], "int4 32 int8"),
         (["int4 32 int8", "int4 48 float16"], "int4 16 float16"),

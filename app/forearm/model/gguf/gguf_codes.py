@@ -3,6 +3,7 @@
 Scales of most types are kept in float16. Those of K types and IQ4_XS, a float16 times an integer of up to 8 bits, are
 rounded by at most 2^-11 of them; not at all below 2^-14, where float16 is spaced by 2^-24, of which they are multiples.
 In float32 they would take 0.5 bits more for a weight of Q4_K and 1 bit for one of Q6_K, all of which decode reads.
+Codes of Q6_K are kept in 6 bits: it takes 7 bits a weight in memory, where 8-bit codes would take 9.
 Offsets are rounded to float16 once; those of Q5_1, whose codes keep their stored values, are float16 in the file. Where
 4-bit codes 0 .. 15 become -8 .. 7 (Q4_1, Q4_K), 8 times the scale before rounding is added first. That sum is at most 8
 scales where weights of both signs share a group, so a weight errs by up to 2^-11 of that, 1/256 of a code's step, where
@@ -180,7 +181,7 @@ BLOCK_TYPES: dict[str, BlockType] = {
     "Q3_K": BlockType(110, WeightFormat(_CODES_4, 16, "float16"), _q3_k),
     "Q4_K": BlockType(144, _OFFSETS_4, _q4_k),
     "Q5_K": BlockType(176, _OFFSETS_8, _q5_k),
-    "Q6_K": BlockType(210, WeightFormat(_CODES_8, 16, "float16"), _q6_k),
+    "Q6_K": BlockType(210, WeightFormat("int6", 16, "float16"), _q6_k),
     "IQ4_NL": BlockType(18, _IN_8_BITS, _iq4_nl),
     "IQ4_XS": BlockType(136, _IN_8_BITS, _iq4_xs),
     "MXFP4": BlockType(17, WeightFormat("fp4_e2m1", 32, "e8m0"), _mxfp4),

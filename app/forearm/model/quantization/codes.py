@@ -146,7 +146,7 @@ def common_format(matrices: Sequence[CodedMatrix], experts: Sequence[int] = ()) 
     zeros = {format.zero for format in formats} - {"none"}
     return replace(
         first,
-        dtype=first.dtype if len(dtypes) == 1 else "int8",
+        dtype=first.dtype if len(dtypes) == 1 else "int8" if "int8" in dtypes else "int6",  # fp4 has codes -12 .. 12
         group=math.gcd(*(format.group for format in formats)),  # gcd(0, g) is g: rows with one scale fit any group
         scale_dtype=first.scale_dtype if len({format.scale_dtype for format in formats}) == 1 else "float32",
         zero="none" if not zeros else zeros.pop() if len(zeros) == 1 else "float16",

@@ -58,7 +58,7 @@ inline void gemm(const GemmTask& task) {
 }
 
 inline int64_t gemm_scratch_bytes(int64_t k) {
-  const int64_t quantized = kHasTiles<IntMma<CodePacking::nibbles>> ? amx_scratch_bytes(k) : int8_scratch_bytes(k);
+  const int64_t quantized = int8_scratch_bytes(k);
   return quantized > kDequantScratchBytes ? quantized : kDequantScratchBytes;
 }
 
@@ -69,6 +69,7 @@ constexpr Layout layout_of() {
 constexpr Layout mma_layout(DType dtype) {
   using Bytes = IntMma<CodePacking::bytes>;
   if (packing_of(dtype) == CodePacking::e2m1) return {Bytes::kQuantum, Bytes::kForm};
+  if (has_six_bits(dtype)) return {Bytes::kQuantum, Bytes::kForm, kSixBitBias};
   if (is_integer(dtype)) return {Bytes::kQuantum, Bytes::kForm, has_nibbles(dtype) ? Bytes::kNibbleBias : Bytes::kBias};
   switch (dtype) {
     case DType::f32:

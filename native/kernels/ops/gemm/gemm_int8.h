@@ -5,6 +5,10 @@
 // or three instructions a register of sums. On Arm, 4-bit codes that more than one tile of rows multiplies is unpacked
 // first, panel by panel, into bytes that stay in the second-level cache; x86 unpacks nibbles in the tile, which
 // measured faster there. The integers are the same.
+//
+// 6-bit codes are unpacked by int8's tiles, 64 k at a time as they come to them, into bytes that stay in the
+// first-level cache: no tier needs tiles of its own for them. Where several tiles of rows multiply the same panels, the
+// first one keeps the bytes in the scratch for the others.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/ops/gemm/epilogue.h"
@@ -30,6 +34,10 @@ struct IntWalk {
   int64_t unit_bytes;
   const char* w;  // first panel of W
   int64_t panel_bytes;
+  const char* stored;  // what Ahead fetches: w, or the 6-bit codes that it is unpacked from
+  int64_t stored_bytes;
+  int64_t turn_groups = 0;     // groups that are unpacked at a time; 0: w has its bytes already
+  bool by_turns = false;       // w has room for the last ones only
   int64_t steps, group_steps;  // along k
   int64_t groups;
   const float* a_scales;  // of the first unit's first row
@@ -43,6 +51,7 @@ struct IntWalk {
 
   void skip_panels(int64_t panels) {
     w += panels * panel_bytes;
+    stored += panels * stored_bytes;
     scale += panels * groups * kPanel;
     if (factors) factors += panels * groups * kFactors;
   }
@@ -56,7 +65,7 @@ template <bool kNear, int Panels, int64_t kStepBytes>
 class AheadAndOut : public Ahead<kNear, Panels, kStepBytes> {
  public:
   explicit AheadAndOut(const IntWalk& walk)
-      : Ahead<kNear, Panels, kStepBytes>(walk.w, walk.panel_bytes, walk.part),
+      : Ahead<kNear, Panels, kStepBytes>(walk.stored, walk.stored_bytes, walk.part),
         lines_(walk.out->at),
         last_(walk.out->count - 1) {}
 
@@ -75,7 +84,7 @@ inline auto ahead_of(const IntWalk& walk) {
   if constexpr (kFetchesOut<Mma> && Units * Mma::kRows >= kOutRows) {
     return AheadAndOut<kNear, Panels, Mma::kStepBytes>(walk);
   } else {
-    return Ahead<kNear, Panels, Mma::kStepBytes>(walk.w, walk.panel_bytes, walk.part);
+    return Ahead<kNear, Panels, Mma::kStepBytes>(walk.stored, walk.stored_bytes, walk.part);
   }
 }
 
@@ -100,6 +109,36 @@ inline void add_group(const IntWalk& walk, int64_t group, const typename Mma::Su
   }
 }
 
+// Whether an Mma's tiles unpack 6-bit codes, if the walk has them.
+template <typename Mma>
+constexpr bool kMeetsSixBits = false;
+template <>
+constexpr bool kMeetsSixBits<IntMma<CodePacking::bytes>> = true;
+
+// A register of codes, from anywhere in memory.
+using CodePairRegister = uint16_t __attribute__((vector_size(64 / kVectorRegisters), aligned(1), may_alias));
+using CodeRegister = uint8_t __attribute__((vector_size(64 / kVectorRegisters), aligned(1), may_alias));
+
+// Unpacks `count` k of `panels` panels of 6-bit codes from `stored` to w. One function for all tiles.
+__attribute__((noinline, noclone)) void unpack_six_bits(const IntWalk& walk, int panels, int64_t count,
+                                                        const char* stored, char* w) {
+  constexpr auto kAdd = static_cast<uint8_t>(IntMma<CodePacking::bytes>::kBias - kSixBitBias);
+  constexpr int kQuarter = kVectorRegisters;
+  for (int p = 0; p < panels; ++p, stored += walk.stored_bytes, w += walk.panel_bytes) {
+    const auto* from = reinterpret_cast<const CodePairRegister*>(stored);
+    auto* to = reinterpret_cast<CodeRegister*>(w);
+    for (int64_t k = 0; k < count; k += kSixBitK, from += 3 * kQuarter, to += 4 * kQuarter) {
+      UNROLLED_FOR (i, kQuarter) {
+        const CodePairRegister first = from[i], second = from[kQuarter + i], high = from[2 * kQuarter + i];
+        const CodePairRegister quarters[4] = {
+            (first & 0x0f0f) | (high << 4 & 0x3030), (first >> 4 & 0x0f0f) | (high << 2 & 0x3030),
+            (second & 0x0f0f) | (high & 0x3030), (second >> 4 & 0x0f0f) | (high >> 2 & 0x3030)};
+        UNROLLED_FOR (q, 4) to[q * kQuarter + i] = reinterpret_cast<CodeRegister>(quarters[q]) + kAdd;
+      }
+    }
+  }
+}
+
 template <typename Mma, bool kNear, int Units, int Panels>
 __attribute__((noinline)) void microkernel(const IntWalk& walk, float* out, int64_t stride) {
   if constexpr (kTakesGroups<Mma>) {
@@ -115,12 +154,24 @@ __attribute__((noinline)) void microkernel(const IntWalk& walk, float* out, int6
   constexpr int64_t kStepA = Mma::kRows * Mma::kStepK;
   const char* a = walk.a;
   const char* w = walk.w;
+  const char* stored = walk.stored;
+  int64_t turn = walk.turn_groups > 0;
   auto ahead = ahead_of<Mma, kNear, Units, Panels>(walk);
   for (int64_t group = 0, left = walk.steps; group < walk.groups; ++group) {
+    const int64_t steps = left < walk.group_steps ? left : walk.group_steps;
+    if constexpr (kMeetsSixBits<Mma>) {
+      if (--turn == 0) {
+        turn = walk.turn_groups;
+        const int64_t next = left < turn * walk.group_steps ? left : turn * walk.group_steps;
+        w = walk.by_turns ? walk.w : w;
+        unpack_six_bits(walk, Panels, next * Mma::kStepK, stored, const_cast<char*>(w));  // w is the scratch
+        ahead.go_to(stored);
+        stored += next * Mma::kStepBytes / 4 * 3;
+      }
+    }
     typename Mma::Sums sums[Units][Panels];
     UNROLLED_FOR (u, Units)
       UNROLLED_FOR (p, Panels) sums[u][p] = Mma::start(walk.a_sums + u * Mma::kRows * walk.groups + group, walk.groups);
-    const int64_t steps = left < walk.group_steps ? left : walk.group_steps;
     add_steps<Mma, kStepA>(sums, a, walk.unit_bytes, w, walk.panel_bytes, steps, ahead);
     a += steps * kStepA;
     w += steps * Mma::kStepBytes;
@@ -167,6 +218,14 @@ constexpr int64_t many_panels() {
   }
   return panels;
 }
+constexpr int64_t kSixBitPanels = 2;        // of which all bytes are kept in the scratch: gate and up
+constexpr int64_t kTurnK = 64;              // unpacked at a time
+constexpr int64_t kByTurnsBytes = 8 << 10;  // the groups of all panels of a tile
+constexpr int64_t whole_six_bits(int64_t k) { return (k + kSixBitK - 1) / kSixBitK * kSixBitK; }
+constexpr int64_t six_bits_unpacked(int64_t k) {
+  const int64_t bytes = kSixBitPanels * kPanel * whole_six_bits(k);
+  return bytes > kByTurnsBytes ? bytes : kByTurnsBytes;
+}
 constexpr int64_t unpacked_bytes(int64_t k) {
   using Nibbles = IntMma<CodePacking::nibbles>;
   if (!kUnpacks<Nibbles>) return 0;
@@ -197,10 +256,20 @@ inline bool takes_groups(const IntWalk& walk, const TileRows& cut) {
   return false;
 }
 
+// Makes the walk one over 6-bit codes: bytes of all k are kept for several tiles, or where groups are long.
+inline void meet_six_bits(const PackedWeights& w, TileRows& cut, IntWalk& walk) {
+  const int64_t whole = whole_six_bits(w.k);
+  walk.turn_groups = w.group < kTurnK ? kTurnK / w.group : 1;
+  walk.by_turns = cut.tiles == 1 && w.group <= kTurnK;
+  if (!walk.by_turns) cut.panels = kSixBitPanels;
+  walk.stored_bytes = whole / kSixBitK * kSixBitBytes;
+  walk.panel_bytes = kPanel * (walk.by_turns ? kTurnK : whole);
+}
+
 template <CodePacking kFormat>
 inline void gemm_int8(const GemmTask& task) {
   using Mma = IntMma<kFormat>;
-  const TileRows cut = cut_rows<Mma>(task.row_begin, task.row_end, task.epilogue, digits_of(task.a.form));
+  TileRows cut = cut_rows<Mma>(task.row_begin, task.row_end, task.epilogue, digits_of(task.a.form));
   const int64_t group = task.w.group;
   IntWalk walk;
   walk.unit_bytes = task.a.stride * Mma::kRows;
@@ -208,14 +277,19 @@ inline void gemm_int8(const GemmTask& task) {
   walk.group_steps = group < task.w.k ? group / Mma::kStepK : walk.steps;
   walk.groups = groups_of(task.w.k, group);
   walk.panel_bytes = walk.steps * Mma::kStepBytes;
+  walk.stored_bytes = walk.panel_bytes;
   walk.weights = &task.w;
+  const bool six_bits = kMeetsSixBits<Mma> && has_six_bits(task.w.dtype);
+  if (six_bits) meet_six_bits(task.w, cut, walk);
+  const int64_t turn_groups = walk.turn_groups;
   const int64_t end = (task.n_end + kPanel - 1) / kPanel;
   for (int64_t panel = task.n_begin / kPanel; panel < end; panel += cut.panels) {
     const int64_t panels = end - panel < cut.panels ? end - panel : cut.panels;
-    walk.w = panels_of<kFormat>(task, panel, panels);
+    walk.w = six_bits ? static_cast<const char*>(task.scratch) : panels_of<kFormat>(task, panel, panels);
+    walk.stored = six_bits ? static_cast<const char*>(task.w.data) + panel * walk.stored_bytes : walk.w;
     walk.scale = panel * walk.groups * kPanel;
     walk.factors = nullptr;
-    if (takes_groups<Mma>(walk, cut)) lay_out_factors<Mma>(task, walk, panels);
+    if (!six_bits && takes_groups<Mma>(walk, cut)) lay_out_factors<Mma>(task, walk, panels);
     for (int64_t tile = 0; tile < cut.tiles; ++tile) {
       const int64_t unit = cut.begin(tile), unit_end = cut.begin(tile + 1);
       alignas(64) float sums[kTileFloats];
@@ -227,6 +301,7 @@ inline void gemm_int8(const GemmTask& task) {
       if constexpr (kFetchesOut<Mma>) out.find(task, sum_tile);
       walk.out = &out;
       walk.part = {tile, cut.tiles};
+      walk.turn_groups = tile == 0 ? turn_groups : 0;
       tile_product<Mma>(walk, unit_end - unit, panels, sums, panels * kPanel);
       finish(task, sum_tile);
     }
@@ -252,7 +327,8 @@ constexpr int64_t factor_bytes(int64_t k) {
   return 0;
 }
 constexpr int64_t int8_scratch_bytes(int64_t k) {
-  return unpacked_bytes(k) + factor_bytes<IntMma<CodePacking::unpacked_nibbles>>(k);
+  const int64_t nibbles = unpacked_bytes(k) + factor_bytes<IntMma<CodePacking::unpacked_nibbles>>(k);
+  return nibbles > six_bits_unpacked(k) ? nibbles : six_bits_unpacked(k);
 }
 
 }  // namespace

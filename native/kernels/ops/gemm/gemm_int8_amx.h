@@ -22,7 +22,8 @@ struct Int8Amx {
   int64_t groups = groups_of(task.w.k, task.w.group);
 
   // 4-bit codes are unpacked by the first block of rows, step by step: to the scratch, where the other blocks find
-  // them, or, where there are none, into two buffers by turns, since the last step's may still be read.
+  // them (two panels, as six_bits_unpacked has room for), or, where there are none, into two buffers by turns, since
+  // the last step's may still be read.
   template <bool kTwo, int Panels, bool kStream, typename EachStep>
   void accumulate(const AmxBlock& block, const char* w, const EachStep& each_step, float* sums) const {
     if constexpr (in_nibbles(kFormat)) {
@@ -86,8 +87,6 @@ struct Int8Amx {
   }
 };
 
-constexpr int64_t amx_scratch_bytes(int64_t k) { return 2 * kPanel * k; }  // two panels unpacked; k of whole steps
-
 // Returns whether AMX multiplied it: where the tier has tiles, rows are enough, and groups are of whole steps.
 template <CodePacking kFormat>
 inline bool gemm_int8_amx(const GemmTask& task) {
@@ -104,7 +103,7 @@ inline bool gemm_int8_amx(const GemmTask& task) {
 inline void gemm_quantized(const GemmTask& task) {
   bool done = false;
   with_dtype(task.w.dtype, [&]<DType D>() {
-    if constexpr (is_integer(D)) done = gemm_int8_amx<packing_of(D)>(task);
+    if constexpr (is_integer(D) && !has_six_bits(D)) done = gemm_int8_amx<packing_of(D)>(task);
   });
   if (!done) gemm_int8(task);
 }

@@ -36,7 +36,7 @@ template <bool kNear, int Panels, int64_t kStepBytes>
 class Ahead {
  public:
   Ahead(const char* w, int64_t panel_bytes, TilePart part)
-      : apart_(panel_bytes), advance_(kStepBytes), whole_(0), at_(w + 4096) {
+      : apart_(panel_bytes), advance_(kStepBytes), whole_(0), at_(w + kFurther) {
     const int64_t bytes = Panels * panel_bytes;
     if (bytes > (part.tiles > 1 ? kMostOfSeveral : kMostOfOne)) return;
     whole_ = -1;
@@ -54,10 +54,15 @@ class Ahead {
     }
     at_ += kSteps * advance_;
   }
+  // The tile has come to w, where a step takes fewer bytes than kStepBytes.
+  void go_to(const char* w) {
+    if (whole_ == 0) at_ = w + kFurther;
+  }
 
  private:
   // Of k 8960, 280 KiB for two panels: 32 and 48 rows of int8 went from 63 and 72 to 73 and 87 %, but 8 rows, one tile
   // of three panels, from 89 to 71 % (Xeon).
+  static constexpr int64_t kFurther = 4096;
   static constexpr int64_t kMostOfOne = 256 << 10, kMostOfSeveral = 512 << 10;
 
   int64_t apart_, advance_;
@@ -87,6 +92,11 @@ class Ahead<true, Panels, kStepBytes> {
     const int64_t past = (end_ - at_ - 1) >> 63;  // all bits or none, as whole_ above
     at_ += skip_ & past;
     skip_ &= ~past;
+  }
+  void go_to(const char* w) {
+    at_ = w + kDistance;
+    if (at_ >= end_) at_ += (Panels - 1) * apart_;
+    skip_ = at_ >= end_ ? 0 : (Panels - 1) * apart_;
   }
 
  private:
@@ -162,7 +172,7 @@ __attribute__((noinline)) void microkernel(const Walk& walk, float* sums, int64_
 // Multiplies `panels` panels, as many side by side as registers hold, then half as many, and so on. Each kind of walk
 // has its microkernel.
 template <typename Mma, bool kNear, int Units, int Panels, typename SomeWalk>
-inline void over_panels(SomeWalk walk, int64_t panels, float* sums, int64_t stride) {
+inline void over_panels(SomeWalk& walk, int64_t panels, float* sums, int64_t stride) {
   for (; panels >= Panels; panels -= Panels, sums += Panels * kPanel, walk.skip_panels(Panels)) {
     microkernel<Mma, kNear, Units, Panels>(walk, sums, stride);
   }
@@ -182,7 +192,7 @@ constexpr int panels_at_once(int units) {
 }
 
 template <typename Mma, bool kNear, int Units, typename SomeWalk>
-inline void with_units(const SomeWalk& walk, int64_t units, int64_t panels, float* sums, int64_t stride) {
+inline void with_units(SomeWalk& walk, int64_t units, int64_t panels, float* sums, int64_t stride) {
   // cut_rows: several tiles are of about the same height, and where the tile of all rows is near, these are several.
   constexpr int kFewest = kNearLevel > 0 && !kNear ? (Mma::kUnits + 1) / 2 : 1;
   if constexpr (Units > kFewest) {
@@ -192,7 +202,7 @@ inline void with_units(const SomeWalk& walk, int64_t units, int64_t panels, floa
 }
 
 template <typename Mma, typename SomeWalk>
-inline void tile_product(const SomeWalk& walk, int64_t units, int64_t panels, float* sums, int64_t stride) {
+inline void tile_product(SomeWalk walk, int64_t units, int64_t panels, float* sums, int64_t stride) {
   if constexpr (kNearLevel > 0) {
     if (walk.part.tiles == 1) return with_units<Mma, true, Mma::kUnits>(walk, units, panels, sums, stride);
   }

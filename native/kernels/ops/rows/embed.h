@@ -29,31 +29,35 @@ inline void embed_row(const EmbedTask& task, int64_t token, float* out) {
   }
 }
 
-// A row of quantized weights. 16 k at a time, which belong to one group, with the row's scale and offset in it.
+// A code of 8 bits or less, of column `lane` of a panel. The dtype is not known to the compiler: one function for all.
+inline uint8_t integer_code(DType dtype, Layout layout, const uint8_t* panel, int64_t lane, int64_t k) {
+  const int64_t quantum = layout.quantum, chunk = k / quantum, in_chunk = lane * quantum + k % quantum;
+  if (has_six_bits(dtype)) {
+    const uint8_t* step = panel + k / kSixBitK * kSixBitBytes;
+    return static_cast<uint8_t>(six_bit_code(step, place_in_step(lane, k % kSixBitK, quantum)));
+  }
+  if (!has_nibbles(dtype)) return static_cast<uint8_t>(panel[chunk * kPanel * quantum + in_chunk] - layout.bias);
+  const int nibble = panel[chunk / 2 * kPanel * quantum + in_chunk] >> chunk % 2 * 4 & 15;
+  return static_cast<uint8_t>(layout.bias ? nibble - layout.bias : nibble_code(dtype, nibble));
+}
+
+// A row of quantized weights, D int8 for all integers. 16 k at a time, which belong to one group, with the row's scale
+// and offset in it.
 template <DType D>
-inline void embed_codes(const EmbedTask& task, int64_t token, float* out) {
+__attribute__((noinline)) void embed_codes(const EmbedTask& task, int64_t token, float* out) {
   const PackedWeights& w = task.w;
-  const int64_t quantum = mma_layout(D).quantum, bias = mma_layout(D).bias, lane = token % kPanel;
-  const int64_t groups = groups_of(w.k, w.group), panel = token / kPanel;
-  const auto* bytes = static_cast<const uint8_t*>(w.data) + packed_bytes(D, kPanel, w.k, quantum) * panel;
+  const Layout layout = mma_layout(w.dtype);
+  const int64_t groups = groups_of(w.k, w.group), panel = token / kPanel, lane = token % kPanel;
+  const auto* bytes = static_cast<const uint8_t*>(w.data) + packed_bytes(w.dtype, kPanel, w.k, layout.quantum) * panel;
   for (int64_t k = 0; k < w.k; k += 16) {
     const int64_t count = w.k - k < 16 ? w.k - k : 16;
     uint8_t codes[16] = {};
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t chunk = (k + i) / quantum, at = has_nibbles(D) ? chunk / 2 : chunk;
-      const uint8_t byte = bytes[(at * kPanel + lane) * quantum + (k + i) % quantum];
-      if constexpr (has_nibbles(D)) {
-        const int nibble = chunk % 2 ? byte >> 4 : byte & 15;
-        codes[i] = static_cast<uint8_t>(bias ? nibble - bias : nibble_code(D, nibble));
-      } else {
-        codes[i] = static_cast<uint8_t>(byte - bias);
-      }
-    }
+    for (int64_t i = 0; i < count; ++i) codes[i] = integer_code(w.dtype, layout, bytes, lane, k + i);
     float s[16], o[16];
     const int64_t at = (panel * groups + k / w.group) * kPanel;
     store(s, load_scales(w, at));
     store(o, load_offsets(w, at, load(s)));
-    const F16 code = load_code<is_fp8(D) ? D : DType::int8>(codes);
+    const F16 code = load_code<D>(codes);
     const F16 wide = fma(broadcast(s[lane]), code, broadcast(o[lane]));
     store_first(out + k, mul(broadcast(task.scale), wide), count);
   }
@@ -83,7 +87,7 @@ inline void embed(const EmbedTask& task) {
       } else if constexpr (D == DType::f16_scaled) {
         embed_scaled(task, task.tokens[r], out);
       } else {
-        embed_codes<D>(task, task.tokens[r], out);
+        embed_codes<is_fp8(D) ? D : DType::int8>(task, task.tokens[r], out);
       }
     }
   });
