@@ -177,6 +177,29 @@ ROWS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any], int
         "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "num_shared_experts": 2, "n_group": 2,
         "topk_group": 1, "num_hidden_layers": 5, "sliding_window": 16,
     }),
+    ("afmoe", "AfmoeConfig", {
+        "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "num_hidden_layers": 5,
+        "sliding_window": 16, "mup_enabled": True, "route_scale": 1.7,
+    }),
+    ("granite_swa", "GraniteSWAConfig", {
+        "num_hidden_layers": 5, "sliding_window": 16, "layer_rope_theta": [0, 100.0, 1e4, 100.0, 0],
+        "residual_multiplier": 0.3,
+    }),
+    ("granitemoe_swa", "GraniteMoeSWAConfig", {
+        "num_hidden_layers": 5, "sliding_window": 16, "num_local_experts": 6, "num_experts_per_tok": 2,
+        "intermediate_size": 24, "shared_intermediate_size": 56, "logits_scaling": 3.0,
+    }),
+    ("mellum", "MellumConfig", {
+        "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "num_hidden_layers": 4,
+        "sliding_window": 16, "layer_types": _SLIDES_THEN_FULL * 2, "mlp_layer_types": ["dense", *["sparse"] * 3],
+    }),
+    ("aria_text", "AriaTextConfig", {
+        "moe_num_experts": 8, "moe_topk": 3, "intermediate_size": 24, "moe_num_shared_experts": 2,
+    }),
+    ("aria", "AriaConfig", {
+        "text_config": {"moe_num_experts": 6, "moe_topk": 2, "intermediate_size": 40}, "vision_config": _EYES,
+        "projector_patch_to_query_dict": {4: 4},
+    }),
     ("flex_olmo", "FlexOlmoConfig", {"num_experts_per_tok": 3, "intermediate_size": 40}),
     ("gpt_neox", "GPTNeoXConfig", {"hidden_size": 96, "intermediate_size": 100}),
     ("gpt_neox-in-turn", "GPTNeoXConfig", {

@@ -204,6 +204,12 @@ FAMILIES: dict[str, Family] = {
     "solar_open": mixtures.solar_open,
     "exaone_moe": mixtures.exaone_moe,
     "flex_olmo": mixtures.flex_olmo,
+    "afmoe": mixtures.afmoe,
+    "granite_swa": mixtures.granite_swa,
+    "mellum": mixtures.mellum,
+    "aria_text": mixtures.aria,
+    "aria": mixtures.aria,
+    "granitemoe_swa": mixtures.granite_moe_swa,
     # multimodal models, for text alone: text_config's model_type comes first
     "llama4": experts.llama4,
     "mistral3": llama_like.mistral,

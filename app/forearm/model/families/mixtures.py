@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from forearm.model.families.config import Experts, FeedForward, ModelConfig
-from forearm.model.families.decoder import FamilyInputs, activation, decoder, windows_of
-from forearm.model.families.experts import MIXTRAL_NAMES, SHARED_EXPERTS, glm4_moe, routed
+from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig
+from forearm.model.families.decoder import (
+    FamilyInputs,
+    activation,
+    decoder,
+    lengths_of,
+    ropes_by_layer_type,
+    windows_of,
+)
+from forearm.model.families.experts import MIXTRAL_NAMES, SHARED_EXPERTS, glm4_moe, granite_moe, routed, sparse_layers
 from forearm.model.families.keys import Keys
-from forearm.model.families.llama_like import hunyuan
+from forearm.model.families.llama_like import granite, hunyuan
 from forearm.model.families.post_norm import exaone4_mixers, olmo2
+from forearm.model.families.rope import rope
 
 _CORRECTED: dict[str, Any] = {"score": "sigmoid", "correction": True}
 
@@ -122,6 +131,121 @@ def hy_v3(inputs: FamilyInputs) -> ModelConfig:
         o_bias=bias,
         names=names | {"router": "mlp.router.gate", "correction": "mlp.expert_bias"},
     )
+
+
+def afmoe(inputs: FamilyInputs) -> ModelConfig:
+    """Arcee Trinity: attention with gates, without positions where it has no window; corrected sigmoid scores."""
+    inputs = inputs.with_defaults(
+        head_dim=128, rms_norm_eps=1e-5, num_experts=64, num_experts_per_tok=6, moe_intermediate_size=1408,
+        sliding_window=1024, norm_topk_prob=True,
+    )  # fmt: skip
+    keys = inputs.keys
+    _only(keys, score_func="sigmoid", route_norm=True)
+    every = keys.integer("global_attn_every_n_layers", 4)
+    if every < 1:
+        raise keys.wrong("global_attn_every_n_layers", "at least 1")
+    windows = windows_of(inputs, [(i + 1) % every != 0 for i in range(inputs.layers)])
+    inputs = inputs.with_defaults(
+        routed_scaling_factor=keys.number("route_scale", 1.0), first_k_dense_replace=keys.integer("num_dense_layers", 1)
+    )
+    bias = keys.flag("attention_bias")
+    return decoder(
+        inputs,
+        mixers=[Attention(rope=0 if window else None, window=window) for window in windows],
+        feed_forwards=_dense_then_sparse(inputs, "num_experts", "num_shared_experts", 1, shared=2),
+        norm_placement="sandwich",
+        qk_norm="head",
+        attention_gate=True,
+        qkv_bias=bias,
+        o_bias=bias,
+        embedding_scale=math.sqrt(keys.integer("hidden_size")) if keys.flag("mup_enabled") else 1.0,
+        names=SHARED_EXPERTS | _AFMOE_NAMES,
+    )
+
+
+_AFMOE_NAMES = {
+    "q_gate": "self_attn.gate_proj", "router": "mlp.router.gate", "correction": "mlp.expert_bias",
+    "post_attention_norm": "post_attention_layernorm", "pre_mlp_norm": "pre_mlp_layernorm",
+}  # fmt: skip
+
+
+def mellum(inputs: FamilyInputs) -> ModelConfig:
+    """Mellum 2: Qwen3 with experts and a window on some layers, which have angles of their own."""
+    inputs = inputs.with_defaults(
+        head_dim=128, num_key_value_heads=4, num_experts=64, num_experts_per_tok=8, moe_intermediate_size=896,
+        norm_topk_prob=True, sliding_window=1024,
+    )  # fmt: skip
+    keys = inputs.keys
+    kinds = keys.get("mlp_layer_types")
+    if kinds is not None:
+        if not isinstance(kinds, list) or len(kinds) != inputs.layers:
+            raise keys.wrong("mlp_layer_types", f"a list of {inputs.layers} times dense or sparse")
+        dense = [i for i, kind in enumerate(kinds) if kind == "dense"]
+        inputs = replace(inputs, keys=_with(keys, mlp_only_layers=dense))
+    bias = keys.flag("attention_bias")
+    return decoder(
+        inputs,
+        mixers=[Attention(rope=1 if w else 0, window=w) for w in windows_of(inputs, [False] * inputs.layers)],
+        ropes=ropes_by_layer_type(inputs, full=("rope_theta", 5e5), sliding=("rope_theta", 1e4)),
+        feed_forwards=sparse_layers(inputs),
+        qk_norm="head",
+        qkv_bias=bias,
+        o_bias=bias,
+    )
+
+
+def aria(inputs: FamilyInputs) -> ModelConfig:
+    """Aria for text alone: Llama with experts, weighted by a softmax of the chosen ones, beside shared ones."""
+    inputs = inputs.with_defaults(intermediate_size=4096, moe_num_experts=8, moe_topk=2, moe_num_shared_experts=2)
+    keys = inputs.keys
+    beside = keys.integer("moe_num_shared_experts") * keys.integer("intermediate_size")
+    shared = FeedForward(beside, activation(keys, "hidden_act", "silu"))
+    experts = routed(
+        inputs, "moe_num_experts", "intermediate_size", False, active="moe_topk", score="softmax_chosen", shared=shared
+    )
+    bias = keys.flag("attention_bias")
+    names = {"gate": "fc1.T[0]", "up": "fc1.T[1]", "down": "fc2.T"}
+    return decoder(
+        inputs,
+        feed_forwards=[replace(experts, activation="silu")] * inputs.layers,
+        qkv_bias=bias,
+        o_bias=bias,
+        names=SHARED_EXPERTS
+        | {f"experts.{part}": f"mlp.experts.{name}" for part, name in names.items()}
+        | {"router": "mlp.router"},
+    )
+
+
+def granite_swa(inputs: FamilyInputs) -> ModelConfig:
+    """Granite with a window on three layers of four, attention sinks, and angles of a base of each layer's own."""
+    return _with_windows(inputs, granite)
+
+
+def granite_moe_swa(inputs: FamilyInputs) -> ModelConfig:
+    """Granite with experts, a window on three layers of four, attention sinks, and angles of each layer's own."""
+    return _with_windows(inputs, granite_moe)
+
+
+def _with_windows(inputs: FamilyInputs, family: Callable[[FamilyInputs], ModelConfig]) -> ModelConfig:
+    """Return a Granite whose layers have windows, sinks, and angles by layer_rope_theta, of which 0 means none."""
+    inputs = inputs.with_defaults(rms_norm_eps=1e-5, tie_word_embeddings=True, sliding_window=128)
+    keys = inputs.keys
+    windows = windows_of(inputs, [i % 4 != 0 for i in range(inputs.layers)])
+    config = family(inputs)
+    settings = keys.object("rope_parameters") or keys.object("rope_scaling") or Keys({}, keys.source)
+    thetas = keys.get("layer_rope_theta") or [settings.number("rope_theta", keys.number("rope_theta", 10_000.0))]
+    if not isinstance(thetas, list) or len(thetas) not in (1, inputs.layers):
+        raise keys.wrong("layer_rope_theta", f"a list of {inputs.layers} numbers")
+    thetas = Keys({"layer_rope_theta": thetas}, keys.source).numbers("layer_rope_theta", len(thetas))
+    bases = sorted({theta for theta in thetas if theta})
+    each = thetas if len(thetas) == inputs.layers else thetas * inputs.layers
+    ropes = tuple(rope(settings, base, config.head_dim, lengths_of(inputs, settings)) for base in bases)
+    mixers = [
+        Attention(rope=bases.index(theta) if theta else None, window=window)
+        for theta, window in zip(each, windows, strict=True)
+    ]
+    layers = tuple(replace(layer, mixer=mixer) for layer, mixer in zip(config.layers, mixers, strict=True))
+    return replace(config, layers=layers, ropes=ropes, sinks=True)
 
 
 def flex_olmo(inputs: FamilyInputs) -> ModelConfig:

@@ -90,6 +90,7 @@ _IGNORED = {
     "task_specific_params", "text_config",
     "tie_encoder_decoder", "tie_weights_", "tokenizer_class", "torch_dtype", "torchscript", "transformers_version",
     "layer_switch", "order_of_interleaved_layers", "rotary_pct", "use_embedding_sharing", "use_gated_activation",
+    "mtp_layer_types", "mtp_mlp_layer_types",
     "use_parallel_block", "use_parallel_embedding", "eod_token_id", "org_vocab_size", "pad_id", "eod_id", "bos_id",
     "residual_dropout", "unsloth_fixed", "unsloth_version", "use_cache", "use_return_dict", "use_sliding_window",
     "video_token_id", "vision_config", "vision_end_token_id", "vision_start_token_id", "vision_token_id",
