@@ -21,8 +21,8 @@ from forearm.engine.scheduler import StepLimits
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.calibration import calibration_bytes
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from forearm.model.families.keys import ROPE
 from forearm.model.families.matrices import matrices
-from forearm.model.families.rope import ROPE
 from forearm.model.modules.open import needs_transformers, open_modules
 from forearm.model.pooling.pooling import asked_of, pooling_plan
 from forearm.model.quantization.quantization import Asked

@@ -13,6 +13,8 @@ from forearm.errors import ConfigError
 # Sizes are 64-bit integers and factors float32 in the executor: beyond these bounds they would be other numbers there.
 _MOST_WHOLE = 1 << 53
 _MOST = 3.4e38
+# Keys of config.json that --rope-scaling, --rope-theta and --hf-overrides change.
+ROPE = ("rope_parameters", "rope_scaling", "rope_theta")
 
 
 class Keys:

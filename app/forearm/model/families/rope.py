@@ -24,7 +24,7 @@ import numpy as np
 from forearm.array_types import Float32Array
 from forearm.errors import ConfigError
 from forearm.model.families.config import Rope
-from forearm.model.families.keys import Keys
+from forearm.model.families.keys import ROPE, Keys
 
 _MOST_DIM = 4096  # the executor's largest head
 _MOST_THETA = 1e15  # the largest of models of 2026 is 1e9
@@ -209,10 +209,6 @@ _KINDS: dict[str, _Kind] = {
     "yarn": _yarn,
     "longrope": _longrope,
 }
-
-
-# Keys of config.json that --rope-scaling, --rope-theta and --hf-overrides change.
-ROPE = ("rope_parameters", "rope_scaling", "rope_theta")
 
 
 def with_rope(keys: Keys, changes: dict[str, Any] | None) -> Keys:

@@ -18,8 +18,7 @@ from forearm.model.checkpoint.shards import read_tensors
 from forearm.model.families.config import Dense, DenseActivation
 from forearm.model.families.decoder import ACTIVATIONS
 from forearm.model.families.encoders import ENCODERS
-from forearm.model.families.keys import Keys, read_json
-from forearm.model.families.rope import ROPE
+from forearm.model.families.keys import ROPE, Keys, read_json
 from forearm.model.pooling.adapters import TASK_KEY, Adapter
 from forearm.model.pooling.sentence_transformers import SentenceModules, read_modules
 from forearm.model.pooling.token_heads import BGE_M3, TokenHead, bge_m3_heads, lexical_weights
