@@ -128,7 +128,9 @@ LayerKind layer_of(const py::handle& layer) {
                             size("plain"),
                             size("rotary"),
                             size("value"),
-                            size("q_rank")};
+                            size("q_rank"),
+                            mixer.attr("query_growth").cast<float>(),
+                            size("query_positions")};
   else
     kind.mixer = attention_of(mixer);
   if (!beside.is_none()) kind.beside = mamba2_of(beside);

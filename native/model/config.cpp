@@ -68,6 +68,7 @@ void check_latent(const Config& c, const LatentKind& latent) {
   if (latent.value % 4 != 0)
     refuse("numbers of a head's value are " + std::to_string(latent.value) + "; not a multiple of 4");
   in_range("rank of the latent of queries", latent.q_rank, 0, kLargest);
+  if (latent.query_growth != 0.0f) in_range("query_positions", latent.query_positions, 1, INT32_MAX / 2);
   in_range("numbers of a head's key that all heads share", latent.rotary, 1, 4096);
   if (latent.rope) {
     in_range("rope of a layer", *latent.rope, 0, static_cast<int64_t>(c.ropes.size()) - 1);

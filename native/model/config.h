@@ -78,8 +78,10 @@ struct LatentKind {
   std::optional<int> rope;  // index into Config::ropes; none: nothing is rotated
   int64_t rank;             // of the latent
   int64_t plain, rotary,
-      value;           // of each head: query and key numbers that are not rotated, rotated ones, value numbers
-  int64_t q_rank = 0;  // of the latent of queries; 0: queries are projected at once
+      value;                  // of each head: query and key numbers that are not rotated, rotated ones, value numbers
+  int64_t q_rank = 0;         // of the latent of queries; 0: queries are projected at once
+  float query_growth = 0.0f;  // AttentionKind's
+  int64_t query_positions = 0;
 
   int64_t query_dim() const { return plain + rotary; }
 };

@@ -26,6 +26,10 @@ _KIMI = {
     "q_lora_rank": 32, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1,
     "moe_intermediate_size": 24, "first_k_dense_replace": 1,
 }  # fmt: skip
+_MISTRAL4_ROPE = {
+    "rope_type": "yarn", "rope_theta": 1e4, "factor": 16.0, "original_max_position_embeddings": 16, "beta_fast": 32.0,
+    "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
+}  # fmt: skip
 _NEMOTRON_H = {
     "head_dim": 20, "mamba_num_heads": 6, "mamba_head_dim": 20, "n_groups": 2, "ssm_state_size": 20, "chunk_size": 16,
     "time_step_min": 1e-30, "layers_block_type": ["mamba", "attention"],
@@ -76,6 +80,19 @@ TEXT_PARTS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any
     ("glmga", "GlmgaConfig", {"text_config": _GLM, "vision_config": _GLM_EYES}),
     ("minicpm_ocr", "MiniCPMOcrConfig", {"text_config": _QWEN3_5, "vision_config": _EYES}),
     ("minicpmv4_7", "MiniCPMV4_7Config", {"text_config": _QWEN3_5, "vision_config": _EYES}, 45, 64, 1),
+    ("mistral4", "Mistral3Config", {
+        "text_config": {
+            **_KIMI, "model_type": "mistral4", "rope_parameters": {**_MISTRAL4_ROPE, "llama_4_scaling_beta": 0.4},
+        },
+        "vision_config": _EYES,
+    }),
+    ("mistral4-dense", "Mistral3Config", {
+        "text_config": {
+            **_KIMI, "model_type": "mistral4", "q_lora_rank": None, "norm_topk_prob": False, "n_group": 1,
+            "routed_scaling_factor": 1.5, "rope_parameters": _MISTRAL4_ROPE,
+        },
+        "vision_config": _EYES,
+    }),
     ("kimi_k25", "Kimi_K25Config", {"text_config": _KIMI, "vision_config": _EYES}),
     ("nemotron_h_omni", "NemotronH_Omni_Reasoning_V3_Config", {
         "text_config": _NEMOTRON_H, "vision_config": {**_EYES, "video_temporal_patch_size": 2},

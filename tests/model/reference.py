@@ -166,15 +166,20 @@ def attention(
             q, k = (rotated(config, layer.rope, a, positions, e) for a in (q, k))
     if layer.unit_qk:
         q, k = (norm(replace(config, norm_weight=False), {}, "unit", a, e) for a in (q, k))
-    if layer.query_growth:
-        steps = (positions + layer.query_first) // layer.query_positions
-        q = q * (1 + layer.query_growth * np.log(1 + steps))[:, None, None]
+    q = q * growth(layer, positions + layer.query_first)
     k, v = e.around(k, e.cache), e.around(v, e.cache)
     k, v = (k, v) if layer.shared_from is None else kept[layer.shared_from]
     mixed = attended(config, w, q, k, v, (layer.window, layer.segment), positions, e)
     if config.attention_gate:
         mixed = e.around(mixed * sigmoid(linear(x, w["q_gate"], None, e)).reshape(mixed.shape), e.sums, 4)
     return linear(mixed.reshape(len(x), -1), w["o"], w.get("o.bias"), e), (k, v)
+
+
+def growth(own: Attention | LatentAttention, positions: Array) -> Array:
+    """Return the factors of queries at these positions."""
+    if not own.query_growth:
+        return np.ones((1, 1, 1))
+    return (1 + own.query_growth * np.log(1 + positions // own.query_positions))[:, None, None]
 
 
 def attended(
@@ -259,6 +264,7 @@ def latent_attention(
     k = e.around(k, e.cache)[:, None]
     heads = zip(np.split(w["k_up"], config.heads), np.split(w["v_up"], config.heads), strict=True)
     k_up, v_up = zip(*heads, strict=True)
+    q, turned = q * growth(own, positions), turned * growth(own, positions)
     absorbed = np.stack([linear(q[:, h, : own.plain], k_up[h], None, floats) for h in range(config.heads)], axis=1)
     mixed = attended(config, w, np.concatenate([absorbed, turned], axis=2), k, k[..., : own.rank], (0, 0), positions, e)
     out = np.concatenate([linear(mixed[:, h], v_up[h], None, floats) for h in range(config.heads)], axis=1)

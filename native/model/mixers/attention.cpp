@@ -157,12 +157,17 @@ void Attention::clip(Range rows, int64_t column, int64_t columns) {
   }
 }
 
+float Attention::query_factor(float growth, int64_t position, int64_t positions) {
+  const int64_t steps = position / positions;
+  return steps == 0 ? 1.0f : 1.0f + growth * std::log(1.0f + static_cast<float>(steps));
+}
+
 // Multiplies queries beyond the first query_positions, so that attention stays sharp over long contexts.
 void Attention::grow(const AttentionKind& kind, Range rows, int64_t column, int64_t columns) {
   for (int64_t r = rows.begin; r < rows.end; ++r) {
-    const int64_t steps = (step_.batch().position[r] + kind.query_first) / kind.query_positions;
-    if (steps == 0) continue;
-    const float factor = 1.0f + kind.query_growth * std::log(1.0f + static_cast<float>(steps));
+    const float factor =
+        query_factor(kind.query_growth, step_.batch().position[r] + kind.query_first, kind.query_positions);
+    if (factor == 1.0f) continue;
     float* x = qkv_at(r, column);
     for (int64_t i = 0; i < columns; ++i) x[i] *= factor;
   }

@@ -32,6 +32,9 @@ class Attention {
   // In the last layer only rows that need logits are computed to the end.
   const Norm* mix(StepWalk& w, size_t layer, const Norm* add);
 
+  // What multiplies a query at `position` (AttentionKind::query_growth).
+  static float query_factor(float growth, int64_t position, int64_t positions);
+
  private:
   struct LayerMatrices {
     const Linear *qkv = nullptr, *o = nullptr;  // null: a layer with another mixer

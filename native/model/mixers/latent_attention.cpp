@@ -57,6 +57,10 @@ const Norm* LatentAttention::mix(StepWalk& w, size_t layer, const Norm* add) {
   if (m.q) project_queries(w, layer);
   absorb(w, layer);
   step_.barrier(w);
+  if (kind(layer).query_growth != 0.0f) {
+    grow(w, kind(layer));
+    step_.barrier(w);
+  }
   attend(w, layer);
   if (layer + 1 == layers_.size()) step_.keep_logit_rows(w);
   step_.barrier(w);
@@ -160,6 +164,16 @@ void LatentAttention::absorb(StepWalk& w, size_t layer) {
     for (int64_t r = 0; r < rows.size(); ++r)
       std::copy_n(rotated + r * queries.stride, k.rotary, floats(absorbed, rows.begin + r, to + k.rank));
   });
+}
+
+// Multiplies the absorbed queries of the member's rows, as Attention does with queries.
+void LatentAttention::grow(const StepWalk& w, const LatentKind& k) const {
+  const Range rows = step_.mine(w, w.rows);
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    const float factor = Attention::query_factor(k.query_growth, step_.batch().position[r], k.query_positions);
+    float* x = floats(step_.scratch.absorbed, r, 0);
+    for (int64_t i = 0; i < config_.heads * config_.head_dim && factor != 1.0f; ++i) x[i] *= factor;
+  }
 }
 
 void LatentAttention::attend(StepWalk& w, size_t layer) {

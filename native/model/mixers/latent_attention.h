@@ -47,6 +47,7 @@ class LatentAttention {
   void rotate(const LatentKind& k, const Operand& x, int64_t column, Range rows) const;
   void project_queries(StepWalk& w, size_t layer);
   void absorb(StepWalk& w, size_t layer);
+  void grow(const StepWalk& w, const LatentKind& k) const;
   void attend(StepWalk& w, size_t layer);
   void weigh(StepWalk& w, size_t layer);
   template <class Piece>

@@ -212,7 +212,7 @@ def test_every_family_has_a_published_config() -> None:
     assert others == {
         "glm4v", "glm_ocr", "cwm", "jais2", "hyperclovax", "youtu", "vaultgemma", "gemma4_unified", "minimax_m2",
         "hunyuan_moe", "hy_v3", "dots1", "solar_open", "exaone_moe", "flex_olmo",
-        "afmoe", "granite_swa", "granite_moe_swa", "mellum", "aria",
+        "afmoe", "granite_swa", "granite_moe_swa", "mellum", "aria", "mistral4",
     }  # fmt: skip
 
 

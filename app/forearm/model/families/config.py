@@ -60,6 +60,7 @@ class LatentAttention:
     of heads: ModelConfig.kv_heads is 1, and head_dim is rank + rotary.
     plain, rotary: numbers of a query head that are not rotated, and that are. value: numbers of a value head.
     q_rank: rank of the latent that queries are made of; 0: they are made of the residual.
+    query_growth, query_positions: as of Attention, with query_first 0 (Mistral 4).
     """
 
     rope: int | None  # None: nothing is rotated (Kimi Linear)
@@ -68,6 +69,8 @@ class LatentAttention:
     rotary: int
     value: int
     q_rank: int = 0
+    query_growth: float = 0.0
+    query_positions: int = 0
 
 
 Mixer = Attention | ShortConv | Mamba2 | GatedDelta | LatentAttention

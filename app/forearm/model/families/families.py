@@ -193,6 +193,7 @@ FAMILIES: dict[str, Family] = {
     "jais2": layer_norm.jais2,
     "hyperclovax": post_norm.hyperclovax,
     "youtu": latent.youtu,
+    "mistral4": latent.mistral4,
     "vaultgemma": gemma.vaultgemma,
     "gemma4_unified_text": gemma.gemma4_unified,
     "gemma4_unified": gemma.gemma4_unified,

@@ -35,6 +35,12 @@ class Keys:
         filled.read = self.read
         return filled
 
+    def with_values(self, **values: Any) -> Keys:
+        """Return the object with these values instead of its own; keys that are read from it count as read here too."""
+        changed = Keys(self.values | values, self.source)
+        changed.read = self.read
+        return changed
+
     def __contains__(self, key: str) -> bool:
         return key in self.values
 

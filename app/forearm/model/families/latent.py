@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from forearm.model.families.config import Experts, FeedForward, LatentAttention, ModelConfig, Rope
 from forearm.model.families.decoder import FamilyInputs, activation, decoder, flat_rope, positions
@@ -62,6 +62,38 @@ def glm4_moe_lite(inputs: FamilyInputs) -> ModelConfig:
         topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.8, first_k_dense_replace=1, rms_norm_eps=1e-5,
     )  # fmt: skip
     return _latent(inputs, _listed(inputs), interleaved=inputs.keys.flag("rope_interleave", True))
+
+
+def mistral4(inputs: FamilyInputs) -> ModelConfig:
+    """Mistral Small 4: DeepSeek V3's layers with softmax scores, whose queries grow with the position (Llama 4)."""
+    inputs = inputs.with_defaults(
+        kv_lora_rank=256, q_lora_rank=1024, qk_nope_head_dim=64, qk_rope_head_dim=64, v_head_dim=128,
+        n_routed_experts=128, n_shared_experts=1, moe_intermediate_size=2048, num_experts_per_tok=4,
+        norm_topk_prob=True, first_k_dense_replace=0, max_position_embeddings=1 << 20, rope_parameters=_MISTRAL4_ROPE,
+    )  # fmt: skip
+    keys = inputs.keys
+    settings = keys.object("rope_scaling") or keys.object("rope_parameters") or Keys({}, keys.source)
+    plain, rotary = keys.integer("qk_nope_head_dim"), keys.integer("qk_rope_head_dim")
+    if settings.number("partial_rotary_factor", rotary / (plain + rotary)) * (plain + rotary) != rotary:
+        raise settings.wrong("partial_rotary_factor", "qk_rope_head_dim's share of a head")
+    rope = {name: value for name, value in settings.values.items() if name != "partial_rotary_factor"}
+    inputs = replace(inputs, keys=keys.with_values(rope_parameters=rope, rope_scaling=None))
+    experts = _experts(
+        inputs, keys.flag("norm_topk_prob"), sum_epsilon=1e-20, groups=_count(keys, "n_group"),
+        groups_kept=_count(keys, "topk_group"),
+    )  # fmt: skip
+    layers = _layers(inputs, experts, keys.integer("first_k_dense_replace"))
+    config = _latent(inputs, layers, interleaved=keys.flag("rope_interleave", True))
+    beta = settings.number("llama_4_scaling_beta", 0.0)
+    first = settings.integer("original_max_position_embeddings", 8192) if beta else 0
+    mixer = replace(cast("LatentAttention", config.layers[0].mixer), query_growth=beta, query_positions=first)
+    return replace(config, layers=tuple(replace(layer, mixer=mixer) for layer in config.layers))
+
+
+_MISTRAL4_ROPE = {
+    "rope_type": "yarn", "rope_theta": 10_000.0, "factor": 128.0, "original_max_position_embeddings": 8192,
+    "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
+}  # fmt: skip
 
 
 def youtu(inputs: FamilyInputs) -> ModelConfig:

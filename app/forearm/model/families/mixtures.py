@@ -58,7 +58,7 @@ def hunyuan_moe(inputs: FamilyInputs) -> ModelConfig:
     if wide != keys.integer("intermediate_size") or shared != 1:
         raise keys.wrong("moe_intermediate_size" if shared == 1 else "num_shared_expert", "that of transformers' model")
     _only(keys, use_cla=False, use_mixed_mlp_moe=True, norm_topk_prob=True, use_mla=False)
-    inputs = replace(inputs, keys=_with(keys, num_experts=count, moe_topk=active))
+    inputs = replace(inputs, keys=keys.with_values(num_experts=count, moe_topk=active))
     plain = FeedForward(wide, activation(keys, "hidden_act", "silu"))
     experts = routed(inputs, "num_experts", "intermediate_size", renormalized=True, active="moe_topk", shared=plain)
     dense = hunyuan(inputs)
@@ -92,7 +92,7 @@ def solar_open(inputs: FamilyInputs) -> ModelConfig:
         head_dim=128, moe_intermediate_size=1280, rope_theta=1e6, partial_rotary_factor=1.0, intermediate_size=1
     )
     inputs.keys.get("intermediate_size")
-    return glm4_moe(replace(inputs, keys=_with(inputs.keys, first_k_dense_replace=0)))
+    return glm4_moe(replace(inputs, keys=inputs.keys.with_values(first_k_dense_replace=0)))
 
 
 def exaone_moe(inputs: FamilyInputs) -> ModelConfig:
@@ -181,7 +181,7 @@ def mellum(inputs: FamilyInputs) -> ModelConfig:
         if not isinstance(kinds, list) or len(kinds) != inputs.layers:
             raise keys.wrong("mlp_layer_types", f"a list of {inputs.layers} times dense or sparse")
         dense = [i for i, kind in enumerate(kinds) if kind == "dense"]
-        inputs = replace(inputs, keys=_with(keys, mlp_only_layers=dense))
+        inputs = replace(inputs, keys=keys.with_values(mlp_only_layers=dense))
     bias = keys.flag("attention_bias")
     return decoder(
         inputs,
@@ -292,10 +292,3 @@ def _only(keys: Keys, **values: Any) -> None:
     for key, only in values.items():
         if keys.get(key) not in (None, only):
             raise keys.wrong(key, f"{json.dumps(only).strip(chr(34))}: transformers computes no other")
-
-
-def _with(keys: Keys, **values: Any) -> Keys:
-    """Return the keys with these values instead of the file's; keys that are read from it count as read here too."""
-    changed = Keys(keys.values | values, keys.source)
-    changed.read = keys.read
-    return changed
