@@ -193,7 +193,8 @@ constexpr int8_t six_bit_code(const uint8_t* step, int64_t place) {
 //   int32;
 //     acc = fma(float(i) * a_scale, s, acc);  where there is a zero or an offset o (o = -s * zero, float32):
 //     acc = fma(float(a_sum) * a_scale, o, acc).  acc starts at 0.
-//   i16 forms (integers; a.group == group): acc of the row of high digits, as in i8 forms, + that of low ones.
+//   i16 forms (integers; a.group == group): as i8 forms, with fma(255, float(i of high digits), float(i of low))
+//   for float(i), 255 * (a_sum of high digits) + (that of low ones) for a_sum, and the scale of low digits.
 //   f16_scaled (of f16_scaled, without zeros and offsets, group >= k): every operation rounds to nearest even, those of
 //     blocks of 32 k, the last one filled up with zeros, to f16, denormals kept. Chains of four: c = a[0] * w[0], then
 //     c = fma(a[i], w[i], c); eight chains are added in pairs, their sums in pairs, and so on: no product is rounded

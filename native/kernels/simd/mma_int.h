@@ -22,6 +22,7 @@
 //                           `sums` is that of the unit's first row, `groups` further is the second row's
 //   step                    adds kStepK k to Units x Panels
 //   Scales, scales          the scales of 16 columns, in the order of Sums
+//   row<r>                  the 16 sums of a unit's row r as floats
 //   fold                    acc = fma(float(i) * a_scale, s, acc); acc is kRows * 16 floats in the order of Sums,
 //                           a_scales as `sums` above
 //   fold_offsets            acc = fma(float(a_sum) * a_scale, o, acc)
@@ -40,6 +41,11 @@ constexpr bool in_nibbles(CodePacking p) { return p == CodePacking::nibbles || p
 constexpr CodePacking packing_of(DType dtype) {
   if (dtype == DType::fp4_e2m1) return CodePacking::e2m1;
   return has_nibbles(dtype) ? CodePacking::nibbles : CodePacking::bytes;
+}
+
+// The sum of a row's codes of 16 bits from those of its digits.
+inline float sum_of_digits(int32_t high, int32_t low) {
+  return static_cast<float>(static_cast<int64_t>(kDigitBase) * high + low);
 }
 
 // Named, but never called, where kInPlace is.

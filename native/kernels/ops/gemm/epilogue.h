@@ -9,9 +9,8 @@ namespace {
 
 constexpr int64_t kTileFloats = 24 * kPanel;
 
-// Sums of rows [row_begin, row_end) by `panels` panels of W from `panel` on; a row is panels * 16 floats. The rows of
-// an i16 form are those of its digits until `finish` adds them. Units of two rows may begin before the task's first row
-// and end after its last.
+// Sums of rows [row_begin, row_end) by `panels` panels of W from `panel` on; a row is panels * 16 floats. Units of two
+// rows may begin before the task's first row and end after its last.
 struct SumTile {
   float* sums;
   int64_t row_begin, row_end;
@@ -117,9 +116,8 @@ struct OutLines {
 
   void find(const GemmTask& task, const SumTile& tile) {
     const int gated = task.epilogue == Epilogue::gated;
-    const int64_t digits = digits_of(task.a.form), begin = tile.row_begin / digits, last = tile.row_end / digits;
-    const int64_t first = begin < task.row_begin ? task.row_begin : begin;
-    const int64_t end = last < task.row_end ? last : task.row_end;
+    const int64_t first = tile.row_begin < task.row_begin ? task.row_begin : tile.row_begin;
+    const int64_t end = tile.row_end < task.row_end ? tile.row_end : task.row_end;
     const int64_t column = (tile.panel >> gated) * kPanel, columns = (tile.panels >> gated) * kPanel;
     const char* row = place_of(task.out, first, column);
     const int64_t stride = place_of(task.out, first + 1, column) - row;
@@ -130,21 +128,7 @@ struct OutLines {
   }
 };
 
-// Adds the sums of low digits to those of high ones.
-inline SumTile add_digits(SumTile tile) {
-  const int64_t width = tile.panels * kPanel;
-  tile.row_begin /= 2;
-  tile.row_end /= 2;
-  float* to = tile.sums;
-  for (int64_t row = tile.row_begin; row < tile.row_end; ++row) {
-    const float* from = tile.sums + (row - tile.row_begin) * 2 * width;
-    for (int64_t i = 0; i < width; i += kPanel, to += kPanel) store(to, add(load(from + i), load(from + width + i)));
-  }
-  return tile;
-}
-
-inline void finish(const GemmTask& task, const SumTile& sums) {
-  const SumTile tile = digits_of(task.a.form) == 2 ? add_digits(sums) : sums;
+inline void finish(const GemmTask& task, const SumTile& tile) {
   switch (task.epilogue) {
     case Epilogue::store:
       return finish_rows<Epilogue::store>(task, tile);

@@ -54,11 +54,15 @@ struct RowPairs {
 };
 constexpr int64_t kPairFloats = 2 * kTileRows * 2 * kPanel;  // sums of a pair of tiles
 
-// Rows by panels of W that are multiplied together; `part` numbers the blocks that share these panels.
+// Rows by panels of W that are multiplied together; `part` numbers the blocks that share these panels. Rows of several
+// digits are counted digit by digit; the sums of an output's row are those of all of its digits.
 struct AmxBlock {
   RowPair rows;
   int64_t panel, panels;
   TilePart part;
+  int64_t digits;
+
+  int64_t out_row(int64_t row) const { return row / digits; }
 };
 
 // Calls call.operator()<kTwo, Panels>() for one tile of rows or two, by 1, 2 or (one tile of rows only) 4 panels.
@@ -79,12 +83,11 @@ class BlockAhead {
     w_ = w + bytes + block.part.number * part * kTileStep;
     w_step_ = (part + steps - 1) / steps;
     const int gated = task.epilogue == Epilogue::gated;
-    const int64_t digits = digits_of(task.a.form), row = block.rows.fresh / digits,
-                  column = (block.panel >> gated) * kPanel;
+    const int64_t row = block.out_row(block.rows.fresh), column = (block.panel >> gated) * kPanel;
     out_ = place_of(task.out, row, column);
     out_stride_ = place_of(task.out, row + 1, column) - out_;
     out_bytes_ = place_of(task.out, row, column + (block.panels >> gated) * kPanel) - out_;
-    out_left_ = block.rows.end / digits - row;
+    out_left_ = block.out_row(block.rows.end) - row;
     out_step_ = (out_left_ + steps - 1) / steps;
   }
 
@@ -107,30 +110,31 @@ class OverlappedEpilogue {
  public:
   OverlappedEpilogue() = default;
   OverlappedEpilogue(const GemmTask& task, const AmxBlock& block, float* sums, int64_t steps)
-      : task_(&task), block_(block), sums_(sums), row_(block.rows.fresh) {
-    const int64_t digits = digits_of(task.a.form);
-    rows_a_step_ = ((block.rows.end - row_) / digits + steps - 1) / steps * digits;
-  }
+      : task_(&task),
+        sums_(sums),
+        panel_(block.panel),
+        panels_(block.panels),
+        begin_(block.out_row(block.rows.begin)),
+        row_(block.out_row(block.rows.fresh)),
+        end_(block.out_row(block.rows.end)),
+        rows_a_step_((end_ - row_ + steps - 1) / steps) {}
 
   void step() {
-    if (row_ < block_.rows.end)
-      finish_until(row_ + rows_a_step_ < block_.rows.end ? row_ + rows_a_step_ : block_.rows.end);
+    if (row_ < end_) finish_until(row_ + rows_a_step_ < end_ ? row_ + rows_a_step_ : end_);
   }
   void complete() {
-    if (row_ < block_.rows.end) finish_until(block_.rows.end);
+    if (row_ < end_) finish_until(end_);
   }
 
  private:
   void finish_until(int64_t end) {
-    float* sums = sums_ + (row_ - block_.rows.begin) * block_.panels * kPanel;
-    finish(*task_, {sums, row_, end, block_.panel, block_.panels});
+    finish(*task_, {sums_ + (row_ - begin_) * panels_ * kPanel, row_, end, panel_, panels_});
     row_ = end;
   }
 
   const GemmTask* task_ = nullptr;
-  AmxBlock block_{};
   float* sums_ = nullptr;
-  int64_t row_ = 0, rows_a_step_ = 0;
+  int64_t panel_ = 0, panels_ = 0, begin_ = 0, row_ = 0, end_ = 0, rows_a_step_ = 0;
 };
 
 // Rows of A from `data` on; a second tile begins `second` rows below.
@@ -242,7 +246,7 @@ inline void gemm_amx(const Policy& policy) {
   for (int64_t panel = task.n_begin / kPanel; panel < end; panel += panels) {
     while (panels > end - panel) panels /= 2;
     for (int64_t pair = 0; pair < pairs.count(); ++pair, turn ^= 1) {
-      const AmxBlock block = {pairs[pair], panel, panels, {pair, pairs.count()}};
+      const AmxBlock block = {pairs[pair], panel, panels, {pair, pairs.count()}, digits};
       with_shape(block.rows.is_two(), panels,
                  [&]<bool kTwo, int Panels>() { accumulate_block<kTwo, Panels>(policy, block, sums[turn], last); });
       last.complete();

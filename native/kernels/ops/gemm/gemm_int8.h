@@ -39,7 +39,7 @@ struct IntWalk {
   int64_t turn_groups = 0;     // groups that are unpacked at a time; 0: w has its bytes already
   bool by_turns = false;       // w has room for the last ones only
   int64_t steps, group_steps;  // along k
-  int64_t groups;
+  int64_t groups, digits;
   const float* a_scales;  // of the first unit's first row
   const int32_t* a_sums;
   const PackedWeights* weights;  // whose scales they are,
@@ -105,6 +105,37 @@ inline void add_group(const IntWalk& walk, int64_t group, const typename Mma::Su
     for (int u = 0; u < Units; ++u) {
       const int64_t first = u * Mma::kRows * walk.groups + group;
       Mma::fold_offsets(walk.a_sums + first, walk.a_scales + first, walk.groups, o, acc[u][p]);
+    }
+  }
+}
+
+// A row of two digits: acc plus the sums of the group's products with its high and low digits, added before they are
+// scaled. a_sums and a_scales are those of the digits, `groups` apart; o are the columns' offsets, or null.
+inline F16 add_digits(F16 acc, F16 high, F16 low, const int32_t* a_sums, const float* a_scales, int64_t groups, F16 s,
+                      const F16* o) {
+  const float scale = a_scales[groups];
+  acc = fma(mul(fma(broadcast(kDigitBase), high, low), broadcast(scale)), s, acc);
+  if (!o) return acc;
+  return fma(broadcast(sum_of_digits(a_sums[0], a_sums[groups]) * scale), *o, acc);
+}
+
+// As add_group, of rows of two digits, to the rows of `out`. `sums` are [units][panels]: a call with them in memory, so
+// that tiles of all sizes share one copy of this code.
+template <typename Mma>
+__attribute__((noinline)) void add_digits(const IntWalk& walk, int64_t group, const typename Mma::Sums* sums, int units,
+                                          int panels, float* out, int64_t stride) {
+  const bool offsets = has_offsets(*walk.weights);
+  for (int p = 0; p < panels; ++p, ++sums, out += kPanel) {
+    const int64_t at = walk.scale + (p * walk.groups + group) * kPanel;
+    const F16 s = load_scales(*walk.weights, at), o = offsets ? load_offsets(*walk.weights, at, s) : s;
+    for (int row = 0; 2 * row < units * Mma::kRows; ++row) {
+      const typename Mma::Sums* high = sums + 2 * row / Mma::kRows * panels;
+      const typename Mma::Sums* low = sums + (2 * row + 1) / Mma::kRows * panels;
+      const int64_t first = 2 * row * walk.groups + group;
+      float* acc = out + row * stride;
+      store(acc, add_digits(group == 0 ? zero() : load(acc), Mma::template row<0>(*high),
+                            Mma::template row<Mma::kRows - 1>(*low), walk.a_sums + first, walk.a_scales + first,
+                            walk.groups, s, offsets ? &o : nullptr));
     }
   }
 }
@@ -176,8 +207,16 @@ __attribute__((noinline)) void microkernel(const IntWalk& walk, float* out, int6
     a += steps * kStepA;
     w += steps * Mma::kStepBytes;
     left -= steps;
-    add_group<Mma>(walk, group, sums, acc);
+    if (walk.digits == 1) {
+      add_group<Mma>(walk, group, sums, acc);
+    } else {
+      typename Mma::Sums kept[Units][Panels];  // a copy, so that `sums` can stay in registers
+      UNROLLED_FOR (u, Units)
+        UNROLLED_FOR (p, Panels) kept[u][p] = sums[u][p];
+      add_digits<Mma>(walk, group, kept[0], Units, Panels, out, stride);
+    }
   }
+  if (walk.digits == 2) return;
   UNROLLED_FOR (u, Units)
     UNROLLED_FOR (p, Panels) Mma::store(acc[u][p], out + u * Mma::kRows * stride + p * kPanel, stride);
 }
@@ -269,9 +308,10 @@ inline void meet_six_bits(const PackedWeights& w, TileRows& cut, IntWalk& walk) 
 template <CodePacking kFormat>
 inline void gemm_int8(const GemmTask& task) {
   using Mma = IntMma<kFormat>;
-  TileRows cut = cut_rows<Mma>(task.row_begin, task.row_end, task.epilogue, digits_of(task.a.form));
-  const int64_t group = task.w.group;
   IntWalk walk;
+  walk.digits = digits_of(task.a.form);
+  TileRows cut = cut_rows<Mma>(task.row_begin, task.row_end, task.epilogue, walk.digits);
+  const int64_t group = task.w.group;
   walk.unit_bytes = task.a.stride * Mma::kRows;
   walk.steps = steps_of<Mma>(has_nibbles(task.w.dtype) ? (task.w.k + kPairK - 1) / kPairK * kPairK : task.w.k);
   walk.group_steps = group < task.w.k ? group / Mma::kStepK : walk.steps;
@@ -296,7 +336,8 @@ inline void gemm_int8(const GemmTask& task) {
       walk.a = static_cast<const char*>(task.a.data) + unit * walk.unit_bytes;
       walk.a_scales = task.a.scales + unit * Mma::kRows * walk.groups;
       walk.a_sums = task.a.sums + unit * Mma::kRows * walk.groups;
-      const SumTile sum_tile = {sums, unit * Mma::kRows, unit_end * Mma::kRows, panel, panels};
+      const SumTile sum_tile = {sums, unit * Mma::kRows / walk.digits, unit_end * Mma::kRows / walk.digits, panel,
+                                panels};
       OutLines out;
       if constexpr (kFetchesOut<Mma>) out.find(task, sum_tile);
       walk.out = &out;

@@ -69,9 +69,12 @@ struct RowsIntMma {
     }
   }
 
+  template <int>
+  static F16 row(const Sums& sums) {
+    return {columns(sums, 0), columns(sums, 2), columns(sums, 4), columns(sums, 6)};
+  }
   static void fold(const Sums& sums, const float* a_scales, int64_t, Scales s, float* acc) {
-    const F16 values = {columns(sums, 0), columns(sums, 2), columns(sums, 4), columns(sums, 6)};
-    forearm::store(acc, fma(mul(values, broadcast(*a_scales)), s, load(acc)));
+    forearm::store(acc, fma(mul(row<0>(sums), broadcast(*a_scales)), s, load(acc)));
   }
   static void fold_offsets(const int32_t* sums, const float* a_scales, int64_t, Scales o, float* acc) {
     forearm::store(acc, fma(broadcast(static_cast<float>(*sums) * *a_scales), o, load(acc)));

@@ -69,10 +69,13 @@ struct RowsIntMma {
     }
   }
 
+  template <int>
+  static F16 row(const Sums& sums) {
+    return {float_of<kSixteenfold<kFormat>>(sums.a), float_of<kSixteenfold<kFormat>>(sums.b),
+            float_of<kSixteenfold<kFormat>>(sums.c), float_of<kSixteenfold<kFormat>>(sums.d)};
+  }
   static void fold(const Sums& sums, const float* a_scales, int64_t, Scales s, float* acc) {
-    const F16 values = {float_of<kSixteenfold<kFormat>>(sums.a), float_of<kSixteenfold<kFormat>>(sums.b),
-                        float_of<kSixteenfold<kFormat>>(sums.c), float_of<kSixteenfold<kFormat>>(sums.d)};
-    forearm::store(acc, fma(mul(values, broadcast(*a_scales)), s, load(acc)));
+    forearm::store(acc, fma(mul(row<0>(sums), broadcast(*a_scales)), s, load(acc)));
   }
   static void fold_offsets(const int32_t* sums, const float* a_scales, int64_t, Scales o, float* acc) {
     forearm::store(acc, fma(broadcast(static_cast<float>(*sums) * *a_scales), o, load(acc)));

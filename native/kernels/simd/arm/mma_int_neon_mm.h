@@ -54,7 +54,9 @@ struct UnitPointers {
 // of 1.5 * 2^23, loaded, because a copy would take a multiplication's place; as floats they are that much larger, and
 // exact while they stay below 2^22. One subtraction, one multiplication and one FMLA a sum are then enough, where SCVTF
 // would make it five instructions.
-template <int kUnitsOfTile>
+//
+// Of two digits, a unit is one row: float sums are four columns a register, of two blocks.
+template <int kUnitsOfTile, int kDigits>
 struct GroupTile {
   static constexpr int kBlocks = 4;  // of half a panel
   float32x4_t acc[kUnitsOfTile][kBlocks];
@@ -80,14 +82,18 @@ struct GroupTile {
     const float32x4_t start = vreinterpretq_f32_s32(vdupq_n_s32(kStart[0]));
     float32x4_t scales[kUnitsOfTile];
     UNROLLED_FOR (u, kUnitsOfTile) scales[u] = vld1q_f32(rows + 8 * u);
-    UNROLLED_FOR (b, kBlocks) {
-      const float32x4_t s = vld1q_f32(factors + 4 * b);
+    UNROLLED_FOR (b, kBlocks / kDigits) {
+      const float32x4_t s = columns_at(factors, b);
       UNROLLED_FOR (u, kUnitsOfTile) {
-        const float32x4_t sum = vsubq_f32(vreinterpretq_f32_s32(sums[u][b]), start);
+        float32x4_t sum = vsubq_f32(vreinterpretq_f32_s32(sums[u][b * kDigits]), start);
+        if constexpr (kDigits == 2) {
+          const float32x4_t next = vsubq_f32(vreinterpretq_f32_s32(sums[u][2 * b + 1]), start);
+          sum = vfmaq_f32(halves<true>(sum, next), halves<false>(sum, next), vdupq_n_f32(kDigitBase));
+        }
         acc[u][b] = vfmaq_f32(acc[u][b], vmulq_f32(sum, scales[u]), s);
       }
       if constexpr (kOffsets) {
-        const float32x4_t o = vld1q_f32(factors + 2 * kPanel + 4 * b);
+        const float32x4_t o = columns_at(factors + 2 * kPanel, b);
         UNROLLED_FOR (u, kUnitsOfTile) acc[u][b] = vfmaq_f32(acc[u][b], vld1q_f32(rows + 8 * u + 4), o);
       }
     }
@@ -95,11 +101,28 @@ struct GroupTile {
 
   void store(float* out, int64_t stride) const {
     UNROLLED_FOR (u, kUnitsOfTile) {
+      if constexpr (kDigits == 2) {
+        vst1q_f32(out + u * stride, acc[u][0]);
+        vst1q_f32(out + u * stride + 4, acc[u][1]);
+        continue;
+      }
       UNROLLED_FOR (b, kBlocks) {
         vst1_f32(out + 2 * u * stride + 2 * b, vget_low_f32(acc[u][b]));
         vst1_f32(out + (2 * u + 1) * stride + 2 * b, vget_high_f32(acc[u][b]));
       }
     }
+  }
+
+  // The low or high halves of two registers: columns of four from pairs, a row's of two blocks.
+  template <bool kHigh>
+  static float32x4_t halves(float32x4_t x, float32x4_t y) {
+    const float64x2_t a = vreinterpretq_f64_f32(x), b = vreinterpretq_f64_f32(y);
+    return vreinterpretq_f32_f64(kHigh ? vzip2q_f64(a, b) : vzip1q_f64(a, b));
+  }
+  // The factors of acc[..][b].
+  static float32x4_t columns_at(const float* factors, int b) {
+    if constexpr (kDigits == 1) return vld1q_f32(factors + 4 * b);
+    return halves<false>(vld1q_f32(factors + 8 * b), vld1q_f32(factors + 8 * b + 4));
   }
 
   // Opaque to the compilers, which would copy a known constant.
@@ -155,6 +178,10 @@ struct PairsIntMma {
     }
   }
 
+  template <int kRow>
+  static F16 row(const Sums& sums) {
+    return {columns<kRow>(sums, 0), columns<kRow>(sums, 2), columns<kRow>(sums, 4), columns<kRow>(sums, 6)};
+  }
   static void fold(const Sums& sums, const float* a_scales, int64_t groups, const Scales& s, float* acc) {
     const float32x4_t rows = by_row(a_scales[0], a_scales[groups]);
     UNROLLED_FOR (b, 8) {
@@ -176,10 +203,13 @@ struct PairsIntMma {
   }
   template <int Units, typename Walk>
   static void multiply_groups(const Walk& walk, float* out, int64_t stride) {
-    if (walk.weights->zeros || walk.weights->offsets) {
-      multiply_halves<Units, true>(walk, out, stride);
+    const bool offsets = walk.weights->zeros || walk.weights->offsets;
+    if (walk.digits == 1) {
+      offsets ? multiply_halves<Units, 1, true>(walk, out, stride)
+              : multiply_halves<Units, 1, false>(walk, out, stride);
     } else {
-      multiply_halves<Units, false>(walk, out, stride);
+      offsets ? multiply_halves<Units, 2, true>(walk, out, stride)
+              : multiply_halves<Units, 2, false>(walk, out, stride);
     }
   }
 
@@ -191,6 +221,13 @@ struct PairsIntMma {
   }
 
  protected:
+  // A row's four columns of blocks b and b + 1.
+  template <int kRow>
+  static float32x4_t columns(const Sums& sums, int b) {
+    const int64x2_t x = vreinterpretq_s64_s32(sums.block[b]), y = vreinterpretq_s64_s32(sums.block[b + 1]);
+    return float_of<kSixteenfold<kFormat>>(vreinterpretq_s32_s64(kRow == 0 ? vzip1q_s64(x, y) : vzip2q_s64(x, y)));
+  }
+
   // The scales of the tile's rows as GroupTile takes them, for all groups.
   template <int Units, typename Walk>
   static void lay_out_rows(const Walk& walk) {
@@ -198,19 +235,24 @@ struct PairsIntMma {
     for (int64_t group = 0; group < walk.groups; ++group) {
       for (int u = 0; u < Units; ++u, to += 8) {
         const int64_t first = 2 * u * walk.groups + group, second = first + walk.groups;
+        const int32_t sum0 = walk.a_sums[first], sum1 = walk.a_sums[second];
         const float a0 = walk.a_scales[first], a1 = walk.a_scales[second];
-        vst1q_f32(to, by_row(a0, a1));
-        vst1q_f32(to + 4,
-                  by_row(static_cast<float>(walk.a_sums[first]) * a0, static_cast<float>(walk.a_sums[second]) * a1));
+        if (walk.digits == 2) {
+          vst1q_f32(to, vdupq_n_f32(a1));
+          vst1q_f32(to + 4, vdupq_n_f32(sum_of_digits(sum0, sum1) * a1));
+        } else {
+          vst1q_f32(to, by_row(a0, a1));
+          vst1q_f32(to + 4, by_row(static_cast<float>(sum0) * a0, static_cast<float>(sum1) * a1));
+        }
       }
     }
   }
 
-  template <int Units, bool kOffsets, typename Walk>
+  template <int Units, int kDigits, bool kOffsets, typename Walk>
   __attribute__((noinline)) static void multiply_halves(const Walk& walk, float* out, int64_t stride) {
     lay_out_rows<Units>(walk);
     for (int half = 0; half < 2; ++half) {
-      GroupTile<Units> tile = {};
+      GroupTile<Units, kDigits> tile = {};
       UnitPointers<Units> units(walk.a, walk.unit_bytes);
       const char* w = walk.w + 64 * half;
       const float* rows = walk.room;

@@ -21,7 +21,7 @@ inline Floats8 scaled_sum(Floats8 acc, Floats8 sum, Floats8 rows, Floats8 column
 }
 
 // As GroupTile, a whole panel at a time: SVE's registers hold twice as much.
-template <int kUnitsOfTile>
+template <int kUnitsOfTile, int kDigits>
 struct WideGroupTile {
   static constexpr int kBlocks = 4;
   Floats8 acc[kUnitsOfTile][kBlocks];
@@ -46,13 +46,18 @@ struct WideGroupTile {
     const Floats8 start = svdup_f32(12582912.0f);  // 0x4b400000: 1.5 * 2^23
     Floats8 scales[kUnitsOfTile];
     UNROLLED_FOR (u, kUnitsOfTile) scales[u] = svld1rq(all, rows + 8 * u);
-    UNROLLED_FOR (b, kBlocks) {
-      const Floats8 s = floats_at(factors + 8 * b);
+    UNROLLED_FOR (b, kBlocks / kDigits) {
+      const Floats8 s = columns_at(factors, b);
       UNROLLED_FOR (u, kUnitsOfTile) {
-        acc[u][b] = scaled_sum(acc[u][b], svsub_x(all, svreinterpret_f32_s32(sums[u][b]), start), scales[u], s);
+        Floats8 sum = svsub_x(all, svreinterpret_f32_s32(sums[u][b * kDigits]), start);
+        if constexpr (kDigits == 2) {
+          const Floats8 next = svsub_x(all, svreinterpret_f32_s32(sums[u][2 * b + 1]), start);
+          sum = svmla_x(all, of_row<1>(sum, next), of_row<0>(sum, next), kDigitBase);
+        }
+        acc[u][b] = scaled_sum(acc[u][b], sum, scales[u], s);
       }
       if constexpr (kOffsets) {
-        const Floats8 o = floats_at(factors + 2 * kPanel + 8 * b);
+        const Floats8 o = columns_at(factors + 2 * kPanel, b);
         UNROLLED_FOR (u, kUnitsOfTile) {
           acc[u][b] = svmla_x(all, acc[u][b], svld1rq(all, rows + 8 * u + 4), o);
         }
@@ -70,8 +75,23 @@ struct WideGroupTile {
       UNROLLED_FOR (b, kBlocks) acc[u][b] = svdup_f32(0);
     }
   }
+  // Eight columns of a row from two registers, of two rows each, and the factors of acc[..][b].
+  template <int kRow>
+  static Floats8 of_row(Floats8 low, Floats8 high) {
+    const svfloat64_t l = svreinterpret_f64_f32(low), h = svreinterpret_f64_f32(high);
+    return svreinterpret_f32_f64(kRow == 0 ? svuzp1(l, h) : svuzp2(l, h));
+  }
+  static Floats8 columns_at(const float* factors, int b) {
+    if constexpr (kDigits == 1) return floats_at(factors + 8 * b);
+    return of_row<0>(floats_at(factors + 16 * b), floats_at(factors + 16 * b + 8));
+  }
   void store(float* out, int64_t stride) const {
     UNROLLED_FOR (u, kUnitsOfTile) {
+      if constexpr (kDigits == 2) {
+        svst1(svptrue_b32(), out + u * stride, acc[u][0]);
+        svst1(svptrue_b32(), out + u * stride + 8, acc[u][1]);
+        continue;
+      }
       store_rows(acc[u][0], acc[u][1], out + 2 * u * stride, stride);
       store_rows(acc[u][2], acc[u][3], out + 2 * u * stride + 8, stride);
     }
@@ -116,6 +136,12 @@ struct QuadsIntMma : PairsIntMma<kFormat> {
     }
   }
 
+  template <int kRow>
+  static F16 row(const Sums& sums) {
+    typename Pairs::Sums blocks;
+    __builtin_memcpy(&blocks, &sums, sizeof blocks);
+    return Pairs::template row<kRow>(blocks);
+  }
   static void fold(const Sums& sums, const float* a_scales, int64_t groups, const ByColumn& s, float* acc) {
     const svbool_t all = svptrue_b32();
     const Floats8 rows = svdupq_f32(a_scales[0], a_scales[0], a_scales[groups], a_scales[groups]);
@@ -129,10 +155,11 @@ struct QuadsIntMma : PairsIntMma<kFormat> {
 
   template <int Units, typename Walk>
   static void multiply_groups(const Walk& walk, float* out, int64_t stride) {
-    if (walk.weights->zeros || walk.weights->offsets) {
-      multiply_panel<Units, true>(walk, out, stride);
+    const bool offsets = walk.weights->zeros || walk.weights->offsets;
+    if (walk.digits == 1) {
+      offsets ? multiply_panel<Units, 1, true>(walk, out, stride) : multiply_panel<Units, 1, false>(walk, out, stride);
     } else {
-      multiply_panel<Units, false>(walk, out, stride);
+      offsets ? multiply_panel<Units, 2, true>(walk, out, stride) : multiply_panel<Units, 2, false>(walk, out, stride);
     }
   }
 
@@ -152,10 +179,10 @@ struct QuadsIntMma : PairsIntMma<kFormat> {
     return looked_up(svlsr_n_u8_x(svptrue_b8(), svreinterpret_u8_s8(bytes), 4));
   }
 
-  template <int Units, bool kOffsets, typename Walk>
+  template <int Units, int kDigits, bool kOffsets, typename Walk>
   __attribute__((noinline)) static void multiply_panel(const Walk& walk, float* out, int64_t stride) {
     Pairs::template lay_out_rows<Units>(walk);
-    WideGroupTile<Units> tile;
+    WideGroupTile<Units, kDigits> tile;
     tile.clear();
     const char* a = walk.a;
     const char* w = walk.w;

@@ -40,10 +40,14 @@ struct IntMma {
     }
   }
 
+  template <int>
+  static F16 row(const Sums& sums) {
+    float values[16];
+    for (int i = 0; i < 16; ++i) values[i] = static_cast<float>(sums.of[i]);
+    return load(values);
+  }
   static void fold(const Sums& sums, const float* a_scales, int64_t, Scales s, float* acc) {
-    float products[16];
-    for (int i = 0; i < 16; ++i) products[i] = static_cast<float>(sums.of[i]) * *a_scales;
-    forearm::store(acc, fma(load(products), s, load(acc)));
+    forearm::store(acc, fma(mul(row<0>(sums), broadcast(*a_scales)), s, load(acc)));
   }
   static void fold_offsets(const int32_t* sums, const float* a_scales, int64_t, Scales o, float* acc) {
     forearm::store(acc, fma(broadcast(static_cast<float>(*sums) * *a_scales), o, load(acc)));

@@ -52,9 +52,12 @@ struct DotIntMma {
     if constexpr (kNibbles) add_chunk<1>(sums, a + 4, unit_bytes, w, panel_bytes);
   }
 
+  template <int>
+  static F16 row(Sums sums) {
+    return {_mm512_cvtepi32_ps(sums)};
+  }
   static void fold(Sums sums, const float* a_scales, int64_t, Scales s, float* acc) {
-    const F16 scaled = mul(F16{_mm512_cvtepi32_ps(sums)}, broadcast(*a_scales));
-    forearm::store(acc, fma(scaled, s, load(acc)));
+    forearm::store(acc, fma(mul(row<0>(sums), broadcast(*a_scales)), s, load(acc)));
   }
   static void fold_offsets(const int32_t* sums, const float* a_scales, int64_t, Scales o, float* acc) {
     forearm::store(acc, fma(broadcast(static_cast<float>(*sums) * *a_scales), o, load(acc)));

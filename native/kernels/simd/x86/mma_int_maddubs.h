@@ -52,8 +52,12 @@ struct IntMma {
     }
   }
 
+  template <int>
+  static F16 row(const Sums& sums) {
+    return floats_of(sums);
+  }
   static void fold(const Sums& sums, const float* a_scales, int64_t, Scales s, float* acc) {
-    forearm::store(acc, fma(mul(floats_of(sums), broadcast(*a_scales)), s, load(acc)));
+    forearm::store(acc, fma(mul(row<0>(sums), broadcast(*a_scales)), s, load(acc)));
   }
   static void fold_offsets(const int32_t* sums, const float* a_scales, int64_t, Scales o, float* acc) {
     forearm::store(acc, fma(broadcast(static_cast<float>(*sums) * *a_scales), o, load(acc)));
