@@ -88,8 +88,8 @@ def test_without_a_tokenizer_nothing_is_taken_away(tmp_path: Path, caplog: pytes
     assert "layers.0.input_norm.bias" in kept.vectors
 
 
-@pytest.mark.parametrize("asked", [Asked("int8", portable=True), Asked("int8", activations="float"), Asked("int4")])
-def test_what_other_engines_read_and_float_activations_keep_their_means(asked: Asked) -> None:
+@pytest.mark.parametrize("asked", [Asked("int8", portable=True), Asked("int4"), Asked("int4", activations="float")])
+def test_what_other_engines_read_and_int4_keep_their_means(asked: Asked) -> None:
     checkpoint = open_checkpoint(DEMO_MODEL, quantization=asked)
 
     assert not checkpoint.config.centred

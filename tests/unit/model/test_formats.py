@@ -20,7 +20,8 @@ from forearm.model.families.matrices import matrices
 from forearm.model.quantization.quantization import Asked
 
 INT8 = WeightFormat("int8")
-INT8_WIDE = WeightFormat("int8", 128, "float16", wide=True)
+INT8_WIDE = WeightFormat("int8", wide=True)
+INT8_GROUPED = WeightFormat("int8", 128, "float16", wide=True)
 INT4 = WeightFormat("int4", 128, "float16")
 SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2}
 
@@ -51,13 +52,13 @@ def quantized(folder: Path, format: Format, floats: tuple[str, ...] = (), **conf
         (("none", "int8"), WeightFormat("bfloat16"), INT8),
         (("int8",), INT8, INT8),
         (("int8", "auto", "int8"), INT8, INT8),
-        (("int8", "auto", "float"), INT8_WIDE, replace(INT8_WIDE, group=64)),
+        (("int8", "auto", "float"), INT8_WIDE, INT8_WIDE),
         (("int4",), INT4, WeightFormat("int8", 64, "float16")),
         (("int4-g32",), WeightFormat("int4", 32, "float16"), WeightFormat("int8", 64, "float16")),
         (("int4", "none"), INT4, WeightFormat("bfloat16")),
-        (("int4", "auto", "float"), replace(INT4, wide=True), replace(INT8_WIDE, group=64)),
+        (("int4", "auto", "float"), replace(INT4, wide=True), INT8_WIDE),
         (("fp8",), WeightFormat("fp8_e4m3", wide=True), WeightFormat("int8", 32, "float16")),
-        (("fp8", "auto", "float"), WeightFormat("fp8_e4m3", wide=True), replace(INT8_WIDE, group=32)),
+        (("fp8", "auto", "float"), WeightFormat("fp8_e4m3", wide=True), INT8_WIDE),
     ],
     ids=str,
 )
@@ -69,11 +70,11 @@ def test_what_was_asked_is_what_each_matrix_gets(
     of_layers = {f"layers.{i}.{name}" for i in range(2) for name in ("qkv", "o", "up", "down")}
     expected = dict.fromkeys(of_layers, layers) | {"embed": embeddings, "head": embeddings}
     if layers == INT8:  # outliers in front of down are not rotated away
-        expected |= {"layers.0.down": replace(INT8_WIDE, wide=False)}
-        expected |= {"layers.1.down": replace(INT8_WIDE, wide=asked == ("int8",))}  # the last layer's have most
+        expected |= {"layers.0.down": replace(INT8_GROUPED, wide=False)}
+        expected |= {"layers.1.down": replace(INT8_GROUPED, wide=asked == ("int8",))}  # the last layer's have most
     if layers.dtype == "fp8_e4m3":  # whose three bits of fraction lose least in gate and up
         sensitive = of_layers - {f"layers.{i}.up" for i in range(2)}
-        expected |= dict.fromkeys(sensitive, INT8_WIDE)
+        expected |= dict.fromkeys(sensitive, INT8_GROUPED)
     assert found == expected
 
 
@@ -92,7 +93,7 @@ def test_fp8_has_int8_groups_of_192_where_128_does_not_divide_the_rows(width: in
     folder = llama(tmp_path, **SIZES | {"intermediate_size": width})
 
     assert formats(folder, "fp8")["layers.0.down"].group == group
-    others = [Asked("int8"), Asked("int8", activations="float"), Asked("fp8", portable=True)]
+    others = [Asked("int8"), Asked("fp8", portable=True)]
     groups = {open_checkpoint(folder, quantization=asked).formats["layers.0.down"].group for asked in others}
     assert groups == {64 if group == 192 else group}, "other engines read groups of 32, 64 and 128"
 
@@ -123,14 +124,15 @@ def test_a_tied_head_is_the_embedding_unless_the_model_is_rotated(tmp_path: Path
     folder = llama(tmp_path, "BF16", tie_word_embeddings=True)
 
     assert "head" not in formats(folder, "int4")
-    assert "head" not in formats(folder, "int8", "auto", "float")
+    assert "head" not in formats(folder, "int4", "auto", "float")
     assert "head" in formats(folder, "int8")
+    assert "head" in formats(folder, "int8", "auto", "float")
 
 
 def test_the_memory_plan_counts_the_head_that_rotation_takes_apart(tmp_path: Path) -> None:
     folder = llama(tmp_path, "BF16", tie_word_embeddings=True)
 
-    tied = open_checkpoint(folder, quantization=Asked("int8", "auto", "float"))
+    tied = open_checkpoint(folder, quantization=Asked("fp8"))
     rotated = open_checkpoint(folder, quantization=Asked("int8"))
 
     head = next(spec for spec in matrices(rotated.config) if spec.name == "head")
@@ -138,7 +140,7 @@ def test_the_memory_plan_counts_the_head_that_rotation_takes_apart(tmp_path: Pat
     assert rotated.packed_bytes - tied.packed_bytes >= head.rows * head.k
 
 
-def test_learned_positions_are_not_rounded(tmp_path: Path) -> None:
+def test_models_with_learned_positions_are_not_rotated_and_have_groups_beside_16_bits(tmp_path: Path) -> None:
     config = {
         "architectures": ["OPTForCausalLM"], "model_type": "opt", "vocab_size": 50, "hidden_size": 32, "ffn_dim": 64,
         "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 16, "word_embed_proj_dim": 32,
@@ -159,6 +161,8 @@ def test_learned_positions_are_not_rounded(tmp_path: Path) -> None:
 
     assert found["positions"] == WeightFormat("float32")
     assert found["embed"] == found["layers.0.up"] == INT8
+    wide = formats(tmp_path, "int8", "auto", "float")
+    assert wide["layers.0.up"] == replace(INT8_GROUPED, group=32), "groups of 128, of 32 columns"
 
 
 def test_a_quantized_checkpoint_keeps_its_formats_and_the_dtype_of_the_rest(tmp_path: Path) -> None:

@@ -56,6 +56,8 @@ def plan_formats(
         ends = len(up) // FP8_END_LAYERS
         grouped, wide = [spec.name for spec in specs if spec.role in FP8_INT8_ROLES], True
         grouped += [*up[:ends], *up[len(up) - ends :]]
+    elif asked.weights == "int8" and asked.wide and not rotated:
+        grouped = [name for name, format in formats.items() if format == asked.at_load]
     elif asked.weights != "int8" or asked.wide:
         grouped = []
     formats |= dict.fromkeys(grouped, WeightFormat("int8", INT8_GROUP, "float16", wide=wide))
@@ -143,7 +145,7 @@ def _format(
             return WeightFormat(weight_dtype)
         if spec.name == "embed_per_layer":
             return WeightFormat("int8", 256, wide=asked.wide)  # so that each layer of E2B and E4B has its own scale
-        if at_load is None or asked.rotated:
+        if at_load is None or asked.rotated or asked.wide:
             return WeightFormat("int8", wide=asked.wide)
         group = HEAD_GROUP if at_load.is_integer else FP8_HEAD_GROUP
         return WeightFormat("int8", group, "float16", wide=asked.wide)

@@ -23,9 +23,10 @@ log = logging.getLogger(__name__)
 # Values of a row of an int8 down projection that share a scale, as do the activations before it. Those are products of
 # two activations, whose outliers no rotation of weights spreads: on SmolLM2-135M the KL divergence is 0.0173 with one
 # scale for a row, 0.0112, 0.0095, 0.0078 and 0.0073 with 512, 256, 128 and 64 values a scale. Prefill takes 2 % longer
-# with 128 and 3.5 % with 64 (Qwen2.5-0.5B, Zen 4). All matrices of layers have groups where activations are of 16 bits:
-# KL 0.0048 with one scale for a row, 0.0031 so. The last layer's have activations of 16 bits, too: of all layers' it
-# loses most (KL 0.0072 -> 0.0067), and a prompt multiplies its last row alone with it.
+# with 128 and 3.5 % with 64 (Qwen2.5-0.5B, Zen 4). The last layer's have activations of 16 bits: of all layers' it
+# loses most (KL 0.0072 -> 0.0067), and a prompt multiplies its last row alone with it. Where all activations are of 16
+# bits, one scale for a row is enough: KL 0.0016. Models that are not rotated keep groups in all matrices then: 0.0048
+# with one scale for a row, 0.0031 so (rounded without feedback).
 INT8_GROUP = 128
 # Values of a row of the int8 head beside fp8 layers that share a scale, as do the activations before it: fp8 models are
 # not rotated, so outliers stand there. On SmolLM2-135M the KL divergence is 0.0292 with one scale for a row, 0.0225 and
@@ -33,8 +34,7 @@ INT8_GROUP = 128
 FP8_HEAD_GROUP = 32
 # The same beside other layers of a model that is not rotated. SmolLM2-135M's KL divergence falls from 0.216 to 0.206
 # (4 bits in groups of 128) and from 0.146 to 0.139 (groups of 32), 1,275 predictions; a decode of Qwen2.5-0.5B cut to 4
-# of 24 layers takes 5 % longer. Beside int8 layers and float activations it falls from 0.0031 to 0.0021, 10,220
-# predictions.
+# of 24 layers takes 5 % longer. Activations of 16 bits keep one scale for a row.
 HEAD_GROUP = 64
 # Matrices that fp8 keeps in int8, weights alone, in groups as above: all but gate and up of the layers in the middle,
 # which lose least for their size (bench/results/quantization.md); one in so many layers lies at each end of the model.
@@ -72,23 +72,21 @@ class Asked:
     def at_load(self) -> WeightFormat | None:
         """The format that float weights are rounded to while loading; None: they stay floats."""
         format = AT_LOAD.get(self.weights)
-        if format == AT_LOAD["int8"] and self.wide:
-            format = WeightFormat("int8", INT8_GROUP, "float16")
         return None if format is None else replace(format, wide=format.wide or self.wide)
 
     @property
     def rotated(self) -> bool:
         """True if weights and activations become int8: a rotation spreads the activations' outliers (rotation.py).
 
-        Not with float activations, where it gains little (bench/results/quantization.md), nor for fp8, whose rounding
-        is relative to each value.
+        With activations of 16 bits it spreads those of the weights. Not for fp8, whose rounding is relative to each
+        value.
         """
-        return self.weights == "int8" and not self.wide
+        return self.weights == "int8"
 
     @property
     def centred(self) -> bool:
         """True if the means of activations are taken away before they, or 8-bit weights, are rounded (centred.py)."""
-        return self.weights in ("int8", "fp8") and not self.wide and not self.portable
+        return self.weights in ("int8", "fp8") and not self.portable
 
     @property
     def calibrated(self) -> bool:
