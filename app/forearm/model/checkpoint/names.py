@@ -6,7 +6,7 @@ The list of matrices (matrices.py) holds Llama's names of matrices, vector_names
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from forearm.errors import ConfigError
@@ -147,15 +147,27 @@ def _fused_experts(config: ModelConfig, prefix: str, stored: Collection[str]) ->
         return {f"experts.{part}": f"{blocks[0]}experts.{{expert}}.{part}_proj" for part in ("gate", "up", "down")}
     for block in blocks if "gate_up_proj" not in own else ():  # gpt-oss names its fused tensors
         if any(f"{at}{block}experts.gate_up_proj" in stored for at in layers):
-            joint = f"{block}experts.gate_up_proj"
-            router = "router" if any(f"{at}{block}router.weight" in stored for at in layers) else "gate"
+            turned = ".T" if ".T" in own else ""  # Aria's
+            joint, shared = f"{block}experts.gate_up_proj{turned}", f"{block}shared_experts"
             names = {
-                "experts.gate": f"{joint}[0]", "experts.up": f"{joint}[1]", "experts.down": f"{block}experts.down_proj",
-            }  # fmt: skip
+                "experts.gate": f"{joint}[0]",
+                "experts.up": f"{joint}[1]",
+                "experts.down": f"{block}experts.down_proj{turned}",
+            }
+            if any(f"{at}{shared}.gate_proj.weight" in stored for at in layers):
+                names |= {f"shared.{part}": f"{shared}.{part}_proj" for part in ("gate", "up", "down")}
             correction = config.names.get("correction", VECTORS["correction"])
             beside = correction.replace("mlp.moe_statics.", "mlp.gate.moe_statics.")  # ERNIE's
-            return names | {"router": f"{block}{router}", "correction": beside}
+            bias = f"{block}e_score_correction_bias", f"{block}gate.e_score_correction_bias"
+            router = config.names.get("router", f"{block}gate"), f"{block}router", f"{block}gate"
+            names["router"] = _first_of(router, ".weight", layers, stored)
+            return names | {"correction": _first_of((beside, *bias), "", layers, stored)}
     return {}
+
+
+def _first_of(names: Sequence[str], end: str, layers: Sequence[str], stored: Collection[str]) -> str:
+    """Return the first of these names that a layer has in the checkpoint, or else the first."""
+    return next((name for name in names if any(f"{at}{name}{end}" in stored for at in layers)), names[0])
 
 
 def _pooler(config: ModelConfig, spec: MatrixSpec, stored: Collection[str], embed: str) -> Iterator[TensorPart]:
