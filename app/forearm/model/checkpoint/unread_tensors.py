@@ -72,6 +72,7 @@ _CARRIED = (
     "rope_factors_short.weight",
     "attn_rot_embd.weight",
 )
+_TEXT_PART = "language_model."  # in names of a multimodal model's tensors
 # Heads for pretraining, which a pooling model does not compute; and T5's decoder and second name of the embedding.
 _NOT_POOLED = (
     "cls.", "lm_head.", "pooler.dense.", "head.", "decoder.", "vocab_", "encoder.embed_tokens.",
@@ -144,6 +145,8 @@ def unread_names(config: ModelConfig, tensors: Collection[str], used: Collection
     unused = [f"layers.{i}.self_attn.{name}" for i in shared for name in _OF_KEYS_AND_VALUES]
     carried = tuple(f".{name}" for name in (*_CARRIED, *unused, *(_NOT_POOLED if config.pooled else ())))
     names = set(tensors) - set(used) - tied
+    if _TEXT_PART in stored_module(config, tensors, "layers"):  # what stands beside it sees or hears
+        names = {name for name in names if _TEXT_PART in name or "lm_head." in name}
     return sorted(name for name in names if not any(known in f".{name}" for known in carried))
 
 
