@@ -151,8 +151,8 @@ using CodePairRegister = uint16_t __attribute__((vector_size(64 / kVectorRegiste
 using CodeRegister = uint8_t __attribute__((vector_size(64 / kVectorRegisters), aligned(1), may_alias));
 
 // Unpacks `count` k of `panels` panels of 6-bit codes from `stored` to w. One function for all tiles.
-__attribute__((noinline, noclone)) void unpack_six_bits(const IntWalk& walk, int panels, int64_t count,
-                                                        const char* stored, char* w) {
+__attribute__((noinline)) void unpack_six_bits(const IntWalk& walk, int panels, int64_t count, const char* stored,
+                                               char* w) {
   constexpr auto kAdd = static_cast<uint8_t>(IntMma<CodePacking::bytes>::kBias - kSixBitBias);
   constexpr int kQuarter = kVectorRegisters;
   for (int p = 0; p < panels; ++p, stored += walk.stored_bytes, w += walk.panel_bytes) {
