@@ -204,8 +204,7 @@ class EngineLoop:
     def _take_grammars(self) -> None:
         """Accept requests whose grammar is compiled, refuse those whose grammar is invalid; neither has output yet."""
         done = [one for one in self._compiling if one.compiling is None or one.compiling.done()]
-        if done:
-            self._compiling = [one for one in self._compiling if one.compiling and not one.compiling.done()]
+        self._compiling = [one for one in self._compiling if one not in done]
         for request in done:
             compiled, request.compiling = request.compiling, None
             if compiled is None or not request.open_outputs:

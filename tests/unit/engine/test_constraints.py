@@ -61,6 +61,33 @@ def finish(client: Client) -> None:
     raise AssertionError("somebody starves")
 
 
+class _CompiledMeanwhile(Future[Matcher]):
+    """A future that is done when it is looked at for the second time."""
+
+    looks = 0
+
+    def done(self) -> bool:
+        self.looks += 1
+        return self.looks > 1
+
+
+def test_a_grammar_that_is_compiled_while_another_is_taken_is_taken_with_the_next(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, late = grammars.start(WORD), _CompiledMeanwhile()
+    late.set_result(grammars.start(WORD).result(20))
+    first.result(20)
+    compiling = iter([first, late])
+    monkeypatch.setattr(grammars, "start", lambda _: next(compiling))
+    client = client_of(grammars)
+    client.submit("first", PROMPT, max_tokens=4, grammar=WORD)
+    client.submit("late", PROMPT, max_tokens=4, grammar=WORD)
+
+    finish(client)
+
+    assert client.tokens("first") == client.tokens("late") == ids("abcd")
+
+
 @pytest.mark.parametrize("rightness", [None, 0.0, 0.7, 1.0])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("logprobs", [None, 2])
