@@ -82,6 +82,9 @@ class HistoryExecutor:
         self.copies.append((source, target))
         self._states[target] = self._states[source][:]
 
+    def merge_page(self) -> bool:
+        return False
+
     def sample(self, sampling: Sampling) -> Sampled:
         lines = len(sampling.row)
         raw = self._logits[sampling.row]

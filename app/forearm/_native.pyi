@@ -193,6 +193,10 @@ class Executor:
 
         Raises: MemoryError naming the size if it can't be had.
         """
+    def merge_page(self) -> bool:
+        """Make a huge page of small pages with the first tokens' blocks of a layer, which `allocate_kv` leaves in small
+        pages so that the first answer comes sooner. Returns whether one was left.
+        """
     def allocate_states(self, slots: int) -> None:
         """Allocate slots for the states of so many sequences. Replaces those allocated before.
 

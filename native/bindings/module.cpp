@@ -212,6 +212,7 @@ void bind_executor(py::module_& module) {
       .def("map_weights", &Executor::map_weights, "path"_a, "key"_a, py::call_guard<py::gil_scoped_release>())
       .def("finish_loading", &Executor::finish_loading)
       .def("allocate_kv", &Executor::allocate_kv, "blocks"_a)
+      .def("merge_page", &Executor::merge_page, py::call_guard<py::gil_scoped_release>())
       .def("allocate_states", &Executor::allocate_states, "slots"_a)
       .def("copy_state", &Executor::copy_state, "source"_a, "target"_a, py::call_guard<py::gil_scoped_release>())
       .def("forward", &run_step<&Executor::forward>, "tokens"_a.noconvert(), "positions"_a.noconvert(),

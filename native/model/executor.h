@@ -31,7 +31,10 @@ class Executor {
   void save_weights(const std::string& path, const std::string& key) { weights_.save(path, key); }
   void map_weights(const std::string& path, const std::string& key) { weights_.map(path, key, pool_); }
   void finish_loading();
+  // The first tokens' blocks begin in small pages, since clearing a huge page for each layer delays the first answer.
   void allocate_kv(int64_t blocks);
+  // Makes a huge page where some of them are, for which 2 MB are copied. Returns whether one was left.
+  bool merge_page() { return kv_.merge_page(); }
   // Allocates slots for the states of so many sequences, which models need whose layers keep some.
   void allocate_states(int64_t slots);
   // Copies the states in one slot to another.

@@ -9,6 +9,11 @@
 #ifndef MADV_HUGEPAGE  // Linux': macOS chooses the size of pages itself
 #define MADV_HUGEPAGE MADV_NORMAL
 #define MADV_NOHUGEPAGE MADV_NORMAL
+#elif !defined MADV_COLLAPSE
+#define MADV_COLLAPSE 25  // since Linux 6.1
+#endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE MADV_NORMAL
 #endif
 
 namespace forearm {
@@ -50,6 +55,22 @@ void Region::split_page(char* at) const {
   if (data_ + offset != at) madvise(data_ + offset, kHugePage, MADV_NOHUGEPAGE);
 }
 
+void Region::begin_small(char* at) {
+  char* page = data_ + (at - data_) / kHugePage * kHugePage;
+  if (!small_.empty() && small_.back() == page) return;
+  madvise(page, kHugePage, MADV_NOHUGEPAGE);
+  (void)*static_cast<volatile char*>(page);  // a table of small pages, all of them the system's page of zeros
+  madvise(page, kHugePage, MADV_HUGEPAGE);   // for merge_page, and the system's own merging where that is unknown
+  small_.push_back(page);
+}
+
+bool Region::merge_page() {
+  if (small_.empty()) return false;
+  madvise(small_.back(), kHugePage, MADV_COLLAPSE);
+  small_.pop_back();
+  return true;
+}
+
 Region::~Region() {
   if (mapping_) munmap(mapping_, static_cast<size_t>(mapped_));
 }
@@ -61,6 +82,7 @@ Region& Region::operator=(Region&& other) noexcept {
   std::swap(bytes_, other.bytes_);
   std::swap(mapping_, other.mapping_);
   std::swap(mapped_, other.mapped_);
+  std::swap(small_, other.small_);
   return *this;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace forearm {
 
@@ -40,12 +41,19 @@ class Region {
   // Forces small pages instead of the huge page with this byte: a page lies on a single node, and here memory of two
   // nodes meets.
   void split_page(char* at) const;
+  // Leaves the huge page with this byte in small pages for now. The system clears a page when it is first touched: 2 MB
+  // for the few kB that the first request needs of each layer's cache.
+  void begin_small(char* at);
+  // Makes a huge page of the next one that begin_small left in small pages, a copy of 2 MB. Returns whether there was
+  // one.
+  bool merge_page();
 
  private:
   char* data_ = nullptr;
   int64_t bytes_ = 0;
   void* mapping_ = nullptr;
   int64_t mapped_ = 0;
+  std::vector<char*> small_;
 };
 
 // Hands out aligned pieces of a region before it is made: all sizes are taken first, then the region is allocated.

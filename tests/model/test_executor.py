@@ -169,6 +169,23 @@ def test_what_a_block_held_before_does_not_reach_its_next_user(executor: _native
     assert np.array_equal(executor.logits(), clean)
 
 
+def test_small_pages_that_are_made_huge_keep_what_is_in_them(executor: _native.Executor) -> None:
+    """The cache of four blocks begins in one huge page, that of 4096 has one for the keys and one for the values."""
+    first = (ints(0, 1), ints(0, 1), ints(0, 2), ints(0, 1), ints(3), ints(1))
+    second = (ints(2), ints(2), ints(0, 1), ints(0, 1), ints(3), ints(0))
+    executor.forward(*first)
+    executor.forward(*second)
+    asked = executor.logits()
+
+    for blocks, pages in ((4, 1), (4096, 2)):
+        executor.allocate_kv(blocks)
+        executor.forward(*first)
+        assert [executor.merge_page() for _ in range(pages + 1)] == [True] * pages + [False]
+        executor.forward(*second)
+
+        assert np.array_equal(executor.logits(), asked)
+
+
 def _random_model(vocab: int, rows: int, threads: int) -> _native.Executor:
     config = replace(CONFIG, vocab_size=vocab)
     formats = uniform_formats(config, WeightFormat("float32"))

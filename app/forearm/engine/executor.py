@@ -33,6 +33,10 @@ class Executor(Protocol):
         """Copy the states in slot `source` to slot `target`; the slots of running sequences come first."""
         ...
 
+    def merge_page(self) -> bool:
+        """Make a huge page of small pages of the KV cache; return whether one was left to be made."""
+        ...
+
     def sample(self, sampling: Sampling) -> Sampled:
         """Choose a token for each line from the last step's logits."""
         ...
@@ -93,6 +97,10 @@ class NativeExecutor:
     def copy_state(self, source: int, target: int) -> None:
         """Copy the states in slot `source` to slot `target`; the GIL is released meanwhile."""
         self._native.copy_state(source, target)
+
+    def merge_page(self) -> bool:
+        """Make a huge page of small pages of the KV cache; return whether one was left to be made."""
+        return self.blocks > 0 and self._native.merge_page()
 
     def logits(self) -> Float32Array:
         """Return the last step's rows, float32 [rows, columns]: logits, or last hidden states where the model pools."""

@@ -56,17 +56,16 @@ class EngineLoop:
         executor, blocks = stepper.executor, stepper.executor.blocks
         assert blocks >= blocks_for(terms.max_model_len), "one sequence of full length must fit"
         self._stepper, self._speculation, self.trace = stepper, speculation or Speculation(), stepper.trace
+        self.merge_page = executor.merge_page
         states = StateSlots(executor.states, executor.kept_states, executor.copy_state) if executor.states else None
         self.scheduler = Scheduler(limits, BlockPool(blocks, states), self._speculation.times)
-        self.meter, self._grammars = meter, grammars
+        self.meter, self._grammars, self._failed_steps = meter, grammars, 0
         self.outbox: list[Outward] = []
         self.over = self.draining = False
-        self.terms, self._admission = terms, Admission(terms)
-        self._pools = terms.pooling is not None
+        self.terms, self._admission, self._pools = terms, Admission(terms), terms.pooling is not None
         self._compiling: list[Request] = []
         self._requests: dict[tuple[int, str], Request] = {}
         self._queue = RequestQueue(terms.queued, limits.running)
-        self._failed_steps = 0
         self.update_snapshot()
 
     @property
@@ -95,6 +94,8 @@ class EngineLoop:
                 publish_outbox()  # clients learn that they are accepted before a step that may be long
                 self.step()
                 publish_outbox()
+                while not self.busy and inbox.empty() and self.merge_page():
+                    pass  # the first answers do not wait for it
         finally:
             self.trace.close()
 

@@ -81,6 +81,10 @@ class PoolingExecutor(Protocol):
         """Copy the states in one slot to another."""
         ...
 
+    def merge_page(self) -> bool:
+        """Make a huge page of small pages of the KV cache; return whether one was left to be made."""
+        ...
+
     def pool(self, starts: Int32Array, head: int) -> Float32Array:
         """Return a vector for each text, of the rows starts[i] .. starts[i + 1] - 1, through the layers of `head`."""
         ...

@@ -113,6 +113,9 @@ def start(
         stepper = PoolingStepper(executor, trace, terms.pooling)
     for one in (stepper, *(Stepper(other, trace, spare_cpu=False) for other in others)):
         warm_up(one, terms)
+    for other in others:
+        while other.merge_page():
+            pass
     meter = Meter(
         config.name or config.model or folder.name,
         str(config.index),

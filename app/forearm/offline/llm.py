@@ -91,6 +91,8 @@ class LLM(PoolingCalls):
         with ThreadPoolExecutor(1) as beside:
             loading, bar = lambda: texts.append(beside.submit(load_text)), sys.stderr.isatty()
             self._shared = SharedLoop(start(config, queued=sys.maxsize, progress=bar, loading=loading))
+            while self._shared.loop.merge_page():
+                pass
             self._tokenizer, self._template = texts[0].result()
         self._grammars = GrammarCheck(self._tokenizer)
         self._numbers = itertools.count()

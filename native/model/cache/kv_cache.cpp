@@ -63,6 +63,14 @@ void KvBlocks::allocate(int64_t blocks) {
   }
   region_ = Region("a KV cache of " + std::to_string(blocks) + " blocks", bytes);
   blocks_ = blocks;
+  for (const LayerCache& own : caches_) {
+    for (const Range heads : own.heads) {
+      if (heads.size() == 0) continue;
+      const KvCache one = cache(own, heads.begin);
+      for (void* side : {one.keys, one.values})
+        if (side) region_.begin_small(static_cast<char*>(side) + heads.begin * own.head_bytes);
+    }
+  }
 }
 
 KvCache KvBlocks::layer(int64_t index, int64_t kv_head) const {

@@ -20,6 +20,8 @@ class KvBlocks {
 
   // Allocates the cache and drops the old one. Throws OutOfMemory.
   void allocate(int64_t blocks);
+  // Makes a huge page where the first tokens' blocks of a layer have small ones. Returns whether one was left.
+  bool merge_page() { return region_.merge_page(); }
 
   int64_t blocks() const { return blocks_; }
   int64_t bytes_per_block() const { return bytes_per_block_; }

@@ -9,11 +9,11 @@ import pytest
 from tests.history_executor import HistoryExecutor, log_softmax, logits_after
 from tests.unit.engine.client import Client, expected
 
-from forearm.engine.inbox import Disconnected, Drain, Received, Stop
+from forearm.engine.inbox import Disconnected, Drain, Inbox, Outward, Received, Stop
 from forearm.engine.loop import MAX_FAILED_STEPS
 from forearm.engine.scheduler import StepLimits
 from forearm.errors import EngineFailed
-from forearm.wire import SamplingParams, Submit
+from forearm.wire import SamplingParams, Submit, Tokens
 
 
 def test_a_request_is_accepted_before_anything_is_computed() -> None:
@@ -347,6 +347,36 @@ def test_draining_finishes_what_is_open_and_takes_nothing_new() -> None:
     assert client.refused["new"].error == "EngineUnavailable"
     assert client.tokens("open") == expected([1], 5)
     assert client.loop.snapshot.draining
+
+
+class _SmallPages(HistoryExecutor):
+    """Has three small pages left, and keeps how many steps there were when it made each huge."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.merged: list[int] = []
+
+    def merge_page(self) -> bool:
+        if len(self.merged) == 3:
+            return False
+        self.merged.append(len(self.steps))
+        return True
+
+
+def test_small_pages_are_made_huge_once_nothing_is_left_to_do() -> None:
+    executor, inbox = _SmallPages(), Inbox(1 << 20)
+    client = Client(executor)
+    params = SamplingParams(temperature=0.0, max_tokens=4)
+    inbox.put(Received(0, Submit(request_id="a", prompt_token_ids=[1], params=params)))
+
+    def publish(messages: list[Outward]) -> None:
+        if any(isinstance(one, Tokens) and one.finish_reason for _, one in messages):
+            assert not executor.merged, "the answer waited for it"
+            client.loop.draining = True  # ends the loop without a message, which would come first
+
+    client.loop.run(inbox, publish)
+
+    assert executor.merged == [4, 4, 4]
 
 
 def test_stopping_tells_every_open_output_that_it_was_aborted() -> None:

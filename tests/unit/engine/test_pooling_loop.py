@@ -47,6 +47,12 @@ class TokenSums:
         all_rows[tokens == NAN] = np.nan
         self._rows = all_rows[rows]
 
+    def copy_state(self, source: int, target: int) -> None:
+        raise AssertionError("it keeps no states")
+
+    def merge_page(self) -> bool:
+        return False
+
     def pool(self, starts: Any, head: int) -> Any:
         return np.stack([self._rows[a:b].mean(axis=0) for a, b in pairwise(starts)]) + np.float32(1000 * head)
 
