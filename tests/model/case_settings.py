@@ -200,6 +200,45 @@ ROWS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any], int
         "text_config": {"moe_num_experts": 6, "moe_topk": 2, "intermediate_size": 40}, "vision_config": _EYES,
         "projector_patch_to_query_dict": {4: 4},
     }),
+    ("lfm3", "Lfm3Config", {
+        "head_dim": 12, "num_hidden_layers": 5, "sliding_window": 16, "layer_types": [
+            "conv", "full_attention", "conv", "sliding_attention", "conv",
+        ],
+    }),
+    ("lfm3-pre", "Lfm3Config", {
+        "head_dim": 16, "num_hidden_layers": 4, "sliding_window": 16, "use_sandwich_norm": False, "conv_bias": True,
+        "use_attention_gate": False, "conv_L_cache": 3, "tie_word_embeddings": False,
+    }),
+    ("flint", "FlintConfig", {
+        "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "num_hidden_layers": 5,
+        "sliding_window": 16, "shared_expert_intermediate_size": 40,
+    }),
+    ("cohere2_moe", "Cohere2MoeConfig", {
+        "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 3, "num_hidden_layers": 5, "sliding_window": 16,
+        "first_k_dense_replace": 1, "prefix_dense_intermediate_size": 56, "num_shared_experts": 1, "logit_scale": 0.5,
+        "expert_selection_fn": "sigmoid",
+    }),
+    ("cohere2_moe-rms", "Cohere2MoeConfig", {
+        "head_dim": 16, "num_experts": 6, "num_hidden_layers": 4, "sliding_window": 16, "rms_norm_eps": 1e-6,
+        "num_shared_experts": 2, "shared_expert_combination_strategy": "sum", "intermediate_size": 40,
+    }),
+    ("gpt_neo", "GPTNeoConfig", {
+        "num_hidden_layers": 4, "window_size": 16, "attention_types": [[["global", "local"], 2]],
+    }),
+    ("gpt_neo-wide", "GPTNeoConfig", {
+        "num_hidden_layers": 3, "intermediate_size": 100, "attention_types": [[["local"], 1], [["global"], 2]],
+        "tie_word_embeddings": False,
+    }),
+    ("biogpt", "BioGptConfig", {"intermediate_size": 100}),
+    ("falcon", "FalconConfig", {}),
+    ("falcon-grouped", "FalconConfig", {
+        "num_kv_heads": 2, "new_decoder_architecture": True, "bias": True, "num_hidden_layers": 3,
+    }),
+    ("falcon-one-norm", "FalconConfig", {
+        "num_kv_heads": 3, "new_decoder_architecture": True, "num_ln_in_parallel_attn": 1, "ffn_hidden_size": 100,
+        "tie_word_embeddings": False,
+    }),
+    ("falcon-in-turn", "FalconConfig", {"multi_query": False, "parallel_attn": False, "bias": True}),
     ("flex_olmo", "FlexOlmoConfig", {"num_experts_per_tok": 3, "intermediate_size": 40}),
     ("gpt_neox", "GPTNeoXConfig", {"hidden_size": 96, "intermediate_size": 100}),
     ("gpt_neox-in-turn", "GPTNeoXConfig", {

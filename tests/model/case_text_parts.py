@@ -41,6 +41,7 @@ _SPEECH = {
         "num_attention_heads": 2, "intermediate_size": 48,
     },
 }  # fmt: skip
+_VQ = {"embed_dim": 8, "codebook_size": 16, "base_channels": 32, "channel_multiplier": [1, 1], "latent_channels": 16}
 _OMNI_EYES = {"depth": 1, "embed_dim": 32, "hidden_size": 32, "num_heads": 2, "intermediate_size": 48}
 _MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 2, 2]}
 
@@ -98,7 +99,61 @@ TEXT_PARTS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any
         "text_config": _NEMOTRON_H, "vision_config": {**_EYES, "video_temporal_patch_size": 2},
         "projector_hidden_size": 32, "vision_hidden_size": 32,
     }),
+    ("granite4_vision", "Granite4VisionConfig", {
+        "text_config": {"model_type": "granite4_vision_text", "embedding_multiplier": 6.0, "attention_bias": True},
+        "vision_config": {**_EYES, "hidden_size": 64, "projection_dim": 32}, "downsample_rate": "1/2",
+        "deepstack_layer_map": [], "spatial_target_layers": [0, 1],
+    }),
+    ("granite_docling", "GraniteDoclingConfig", {
+        "text_config": {"residual_multiplier": 0.3}, "vision_config": {**_EYES, "out_hidden_size": 72},
+    }),
+    ("hunyuan_vl", "HunYuanVLConfig", {
+        "text_config": {"head_dim": 12, "rope_parameters": {
+            "rope_type": "dynamic", "rope_theta": 1e4, "factor": 1.0, "alpha": 50.0, "mrope_section": [2, 2, 1, 1],
+        }}, "vision_config": _EYES,
+    }),
+    ("hyperclovax_vision_v2", "HyperCLOVAXVisionV2Config", {
+        "text_config": {"logits_scaling": 0.25}, "vision_config": _GLM_EYES,
+    }),
+    ("paddleocr_vl", "PaddleOCRVLConfig", {
+        "text_config": {"head_dim": 24, "rope_parameters": {**_MROPE, "mrope_section": [4, 4, 4]}},
+        "vision_config": _EYES,
+    }),
+    ("emu3", "Emu3Config", {"text_config": {}, "vq_config": _VQ, "vocabulary_map": {"<image>": 5}}),
+    ("deepseek_ocr2", "DeepseekOcr2Config", {
+        "text_config": {
+            "n_routed_experts": 9, "num_experts_per_tok": 3, "n_shared_experts": 2, "moe_intermediate_size": 28,
+            "mlp_layer_types": ["dense", "sparse", "sparse"], "num_hidden_layers": 3,
+        },
+        "vision_config": {
+            "sam_config": {**_EYES, "output_channels": 16, "mlp_dim": 48, "global_attn_indexes": [0]},
+            "encoder_config": {**_EYES, "num_key_value_heads": 2},
+        },
+    }),
+    ("lfm3_vl", "Lfm3VlConfig", {
+        "text_config": {"model_type": "lfm3", "head_dim": 12, "num_hidden_layers": 3, "sliding_window": 16},
+        "vision_config": _EYES,
+    }),
+    ("mllama", "MllamaConfig", {
+        "text_config": {"num_hidden_layers": 5, "cross_attention_layers": [1, 3], "rope_parameters": {
+            "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        }},
+        "vision_config": {
+            **_EYES, "attention_heads": 2, "num_global_layers": 1, "vision_output_dim": 64,
+            "intermediate_layers_indices": [0],
+        },
+    }),
     # models that hear
+    ("qwen3_asr", "Qwen3ASRConfig", {
+        "text_config": {"model_type": "qwen3", "head_dim": 16}, "audio_config": _EARS, "eos_token_id": 2,
+    }),
+    ("glmasr", "GlmAsrConfig", {"text_config": {"model_type": "llama"}, "audio_config": _EARS}),
+    ("fun_asr_nano", "FunAsrNanoConfig", {
+        "text_config": {"model_type": "qwen3", "head_dim": 16}, "audio_config": _EARS,
+        "adaptor_config": {"hidden_size": 72, "num_hidden_layers": 1, "intermediate_size": 18},
+    }),
+    ("vibevoice_asr", "VibeVoiceAsrConfig", {"text_config": {"model_type": "qwen2"}}),
     ("qwen2_audio", "Qwen2AudioConfig", {"text_config": {"model_type": "qwen2"}, "audio_config": _EARS}),
     ("voxtral", "VoxtralConfig", {"text_config": {"model_type": "llama"}, "audio_config": _EARS}),
     ("granite_speech", "GraniteSpeechConfig", {"text_config": {"embedding_multiplier": 6.0}, **_SPEECH}),

@@ -55,7 +55,8 @@ _OPT_SIZES = {k: v for k, v in _SIZES.items() if k not in ("intermediate_size", 
 
 # When transformers 5.23 writes these in their original format, it renames the text's layers like those of images.
 _WRITTEN_AS_COMPUTED = ("Kimi_K25Config", "QianfanOCRConfig")
-_AS_OPT = ("OPTConfig", "GPT2Config", "GPTJConfig", "CodeGenConfig", "GPTNeoXConfig", "GPTBigCodeConfig")
+_AS_OPT = ("OPTConfig", "GPT2Config", "GPTJConfig", "CodeGenConfig", "GPTNeoXConfig", "GPTBigCodeConfig",
+           "GPTNeoConfig", "BioGptConfig")  # fmt: skip
 
 
 def make(case: Case, folder: Path) -> PreTrainedModel:

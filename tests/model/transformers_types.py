@@ -63,6 +63,7 @@ _SIZES: dict[str, Any] = {
     **dict.fromkeys(("num_encoder_attention_heads", "num_decoder_attention_heads"), 4),
     **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 96), "ngram_vocab_size_base": 64, "pad_token_id": 0,
 }  # fmt: skip
+_TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 _MLA = {"num_key_value_heads": 4}
 _MLA_ROTATED = _MLA | {"head_dim": 8}
 _INDEX = {"index_n_heads": 4, "index_head_dim": 16, "index_topk": 64}
@@ -121,6 +122,8 @@ _OTHER: dict[str, dict[str, Any]] = {
             name: {"rope_type": "default", "rope_theta": 1e4} for name in ("sliding_attention", "full_attention")
         },
     },
+    "emu3": {"text_config": _TOKENS},
+    "mllama": {"text_config": _TOKENS | {"num_hidden_layers": 3, "cross_attention_layers": [1]}},
     "dbrx": {"attn_config": {"rope_theta": 1e4, "kv_n_heads": 2, "clip_qkv": 8.0}, "ffn_config": {"moe_top_k": 2}},
     "dots3_note": {
         "text_config": _MLA | _INDEX,
@@ -163,8 +166,7 @@ _OTHER: dict[str, dict[str, Any]] = {
 def tiny_config(model_type: str) -> PretrainedConfig:
     """Return a small configuration of a model type."""
     made = CONFIG_MAPPING[model_type]
-    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    given = _sizes(made().to_dict()) | tokens
+    given = _sizes(made().to_dict()) | _TOKENS
     for name, value in _OTHER.get(model_type, {}).items():
         given[name] = given[name] | value if isinstance(given.get(name), dict) else value
     return made(**given)

@@ -20,7 +20,7 @@ from forearm.api.openai.completions import ServingCompletion
 from forearm.api.pooling.pooled import ServingPooling
 from forearm.api.responses.serving_responses import ServingResponses
 from forearm.config.api_config import ApiConfig
-from forearm.model.families.generation import sampling_defaults
+from forearm.model.generation import sampling_defaults
 from forearm.text.templates.chat_template import (
     ChatTemplate,
     check_rendering,

@@ -25,7 +25,7 @@ from forearm.engine.inbox import Received
 from forearm.engine.start import start
 from forearm.errors import InvalidRequest
 from forearm.model.checkpoint.hub import find_model, find_tokenizer
-from forearm.model.families.generation import sampling_defaults
+from forearm.model.generation import sampling_defaults
 from forearm.offline.arguments import for_throughput, settings_of
 from forearm.offline.beams import BeamSearchOutput, search
 from forearm.offline.outputs import RequestOutput, RequestOutputKind, View

@@ -160,7 +160,7 @@ void Experts::route(const StepWalk& w, const Block& block, Range rows) const {
   if (!k.shared || k.apart) return;
   task.chosen += k.active;
   task.weights += k.active;
-  for (int64_t row = rows.begin; row < rows.end; ++row) task.weights[row * task.slots] = 1.0f;
+  for (int64_t row = rows.begin; row < rows.end; ++row) task.weights[row * task.slots] = k.shared->out_scale;
   if (!k.shared_gate) return;
   // The gate's sigmoid is the score of a single expert.
   task.logits += k.gate_column();

@@ -34,7 +34,7 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint import weights
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.weights import load_native
-from forearm.model.families.generation import generation_defaults
+from forearm.model.generation import generation_defaults
 from forearm.model.gguf.gguf import read_gguf_file
 from forearm.model.pooling.pooling import PoolingAsked, pooling_plan
 from forearm.text.grammars.grammar_tokens import tokenizer_text

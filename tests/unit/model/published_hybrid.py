@@ -33,6 +33,19 @@ def _three_of_four(layers: int) -> list[str]:
 
 
 HYBRID: dict[str, dict[str, Any]] = {
+    "LFM3-1.7B": {
+        "architectures": ["Lfm3ForCausalLM"], "attention_bias": False, "bos_token_id": 124894, "conv_L_cache": 7,
+        "conv_bias": False, "dtype": "bfloat16", "eos_token_id": 124900, "head_dim": 128, "hidden_size": 2048,
+        "intermediate_size": 7680, "max_position_embeddings": 128000, "model_type": "lfm3", "norm_eps": 1e-05,
+        "num_attention_heads": 16, "num_hidden_layers": 24, "num_key_value_heads": 4, "pad_token_id": 124893,
+        "layer_types": ["conv", "conv", *(
+            ["full_attention", "conv", "sliding_attention", "conv"] * 6
+        )[:22]], "rope_parameters": {
+            "full_attention": {"partial_rotary_factor": 0.5, "rope_theta": 1000000.0, "rope_type": "proportional"},
+            "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
+        }, "sliding_window": 256, "tie_word_embeddings": True, "use_attention_gate": True, "use_sandwich_norm": True,
+        "vocab_size": 128000,
+    },
     "LFM2-1.2B": {
         "architectures": ["Lfm2ForCausalLM"], "block_auto_adjust_ff_dim": True, "block_dim": 2048,
         "block_ff_dim": 12288, "block_ffn_dim_multiplier": 1.0, "block_mlp_init_scale": 1.0, "block_multiple_of": 256,

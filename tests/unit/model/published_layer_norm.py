@@ -11,6 +11,12 @@ _GPT: dict[str, Any] = {
     "layer_norm_epsilon": 1e-05, "summary_activation": None, "summary_first_dropout": 0.1,
     "summary_proj_to_labels": True, "summary_type": "cls_index", "summary_use_proj": True,
 }  # fmt: skip
+_FALCON: dict[str, Any] = {
+    **_BF16, "alibi": False, "apply_residual_connection_post_layernorm": False, "architectures": ["FalconForCausalLM"],
+    "bias": False, "bos_token_id": 11, "eos_token_id": 11, "hidden_dropout": 0.0, "layer_norm_epsilon": 1e-05,
+    "model_type": "falcon", "multi_query": True, "new_decoder_architecture": False, "parallel_attn": True,
+    "vocab_size": 65024,
+}  # fmt: skip
 _SCOUT: dict[str, Any] = {
     **_BF16, "attention_bias": False, "attention_chunk_size": 8192, "attn_scale": 0.1, "attn_temperature_tuning": True,
     "bos_token_id": 200000, "eos_token_id": [200001, 200007, 200008], "floor_scale": 8192,
@@ -133,6 +139,27 @@ LAYER_NORM: dict[str, dict[str, Any]] = {
         "n_inner": None, "n_layer": 20, "n_positions": 2048, "resid_pdrop": 0.0, "rotary_dim": 32,
         "scale_attn_weights": True, "tie_word_embeddings": False, "tokenizer_class": "GPT2Tokenizer",
         "torch_dtype": "float16", "use_cache": True, "vocab_size": 51200,
+    },
+    "gpt-neo-125m": {
+        **_GPT, "architectures": ["GPTNeoForCausalLM"], "attention_dropout": 0, "attention_layers": [
+            "global", "local", "global", "local", "global", "local", "global", "local", "global", "local", "global",
+            "local",
+        ], "attention_types": [[["global", "local"], 6]], "embed_dropout": 0, "gradient_checkpointing": False,
+        "hidden_size": 768, "intermediate_size": None, "max_position_embeddings": 2048, "model_type": "gpt_neo",
+        "num_heads": 12, "num_layers": 12, "resid_dropout": 0, "torch_dtype": "float32",
+        "transformers_version": "4.9.0.dev0", "use_cache": True, "vocab_size": 50257, "window_size": 256,
+    },
+    "biogpt": {
+        "activation_dropout": 0.0, "architectures": ["BioGptForCausalLM"], "attention_probs_dropout_prob": 0.1,
+        "bos_token_id": 0, "eos_token_id": 2, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 1024,
+        "initializer_range": 0.02, "intermediate_size": 4096, "layer_norm_eps": 1e-12, "layerdrop": 0.0,
+        "max_position_embeddings": 1024, "model_type": "biogpt", "num_attention_heads": 16, "num_hidden_layers": 24,
+        "pad_token_id": 1, "scale_embedding": True, "torch_dtype": "float32", "use_cache": True, "vocab_size": 42384,
+    },
+    "falcon-7b-instruct": {**_FALCON, "hidden_size": 4544, "num_attention_heads": 71, "num_hidden_layers": 32},
+    "falcon-40b-instruct": {
+        **_FALCON, "hidden_size": 8192, "new_decoder_architecture": True, "num_attention_heads": 128,
+        "num_hidden_layers": 60, "num_kv_heads": 8,
     },
     "Apertus-8B-Instruct-2509": {
         **_BF16, "architectures": ["ApertusForCausalLM"], "attention_bias": False, "bos_token_id": 1,

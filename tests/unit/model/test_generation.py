@@ -9,7 +9,7 @@ import pytest
 from tests.unit.model.gguf_files import write_gguf
 
 from forearm.errors import ConfigError
-from forearm.model.families.generation import eos_ids, generation_defaults, generation_keys, sampling_defaults
+from forearm.model.generation import eos_ids, generation_defaults, generation_keys, sampling_defaults
 
 
 def write(folder: Path, **values: object) -> Path:

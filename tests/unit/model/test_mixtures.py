@@ -1,4 +1,4 @@
-"""config.json of published models with experts, whose families are made of others' parts; what is refused in them."""
+"""config.json of models whose families are made of others' parts, most with experts; what is refused in them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.model.test_families import folder_of
+from tests.unit.model.test_families import folder_of, read
 
 from forearm.errors import ConfigError
 from forearm.model.families.config import Attention, Experts, FeedForward
@@ -51,6 +51,32 @@ def test_hunyuan_a13b_has_a_shared_expert_and_lists_for_its_layers(tmp_path: Pat
     assert all(isinstance(layer.mixer, Attention) for layer in config.layers)
 
 
+_COMMAND: dict[str, Any] = {
+    "architectures": ["Cohere2MoeForCausalLM"], "expert_selection_fn": "sigmoid", "first_k_dense_replace": 1,
+    "head_dim": 128, "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 1024, "layer_norm_eps": 1e-05,
+    "logit_scale": 0.25, "max_position_embeddings": 131072, "model_type": "cohere2_moe", "norm_topk_prob": True,
+    "num_attention_heads": 16, "num_experts": 64, "num_experts_per_tok": 8, "num_hidden_layers": 9,
+    "num_key_value_heads": 8, "num_shared_experts": 2, "prefix_dense_intermediate_size": 8192, "sliding_window": 4096,
+    "shared_expert_combination_strategy": "average", "torch_dtype": "bfloat16", "vocab_size": 256000,
+}  # fmt: skip
+
+
+def test_cohere_averages_its_experts_with_the_shared_one(tmp_path: Path) -> None:
+    config = read_config(folder_of(tmp_path, _COMMAND))
+
+    first, *others = (layer.feed_forward for layer in config.layers)
+    assert first == FeedForward(8192)
+    assert set(others) == {
+        Experts(
+            1024, count=64, active=8, score="sigmoid", renormalized=True, scale=0.5,
+            shared=FeedForward(2048, out_scale=0.5),
+        )
+    }  # fmt: skip
+    mixers = [layer.mixer for layer in config.layers if isinstance(layer.mixer, Attention)]
+    assert [mixer.window for mixer in mixers] == [0, 4096, 4096, 4096, 0, 4096, 4096, 4096, 0]
+    assert [mixer.rope for mixer in mixers] == [0, 0, 0, 0, None, 0, 0, 0, None]
+
+
 @pytest.mark.parametrize(
     ("published", "changes", "said"),
     [
@@ -60,6 +86,10 @@ def test_hunyuan_a13b_has_a_shared_expert_and_lists_for_its_layers(tmp_path: Pat
         (_A13B, {"moe_topk": [8] * 31 + [4]}, "moe_topk = "),
         (_A13B, {"num_shared_expert": [2] * 32}, "num_shared_expert = "),
         (_A13B, {"use_cla": True}, "use_cla = true"),
+        (_COMMAND, {"expert_selection_fn": "top"}, 'expert_selection_fn = "top"; it should be softmax or sigmoid'),
+        (_COMMAND, {"shared_expert_combination_strategy": "max"}, "it should be average or sum"),
+        (_COMMAND, {"sliding_window_pattern": 0}, "sliding_window_pattern = 0; it should be at least 1"),
+        (_COMMAND, {"mlp_layer_types": ["sparse"]}, "mlp_layer_types = .*9 times dense or sparse"),
     ],
 )
 def test_what_transformers_does_not_compute_is_refused(
@@ -67,3 +97,20 @@ def test_what_transformers_does_not_compute_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         read_config(folder_of(tmp_path, published | changes))
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "message"),
+    [
+        ("gpt-neo-125m", {"attention_types": [[["global"], 11]]}, "should be one for each of the 12 layers"),
+        ("gpt-neo-125m", {"attention_types": [["global", 12]]}, "should be a list of pairs"),
+        ("gpt-neo-125m", {"attention_types": [[["near"], 12]]}, "should be a list of pairs"),
+        ("falcon-40b-instruct", {"num_kv_heads": 7}, "num_kv_heads = 7; it should be a divisor"),
+        ("falcon-40b-instruct", {"parallel_attn": False}, "parallel_attn = false; it should be true where"),
+        ("LFM3-1.7B", {"attention_bias": True}, "attention_bias = true; it should be false where"),
+        ("LFM3-1.7B", {"layer_types": ["conv"] * 23}, "it should be a list of 24 times"),
+    ],
+)
+def test_a_wrong_layer_is_refused_by_its_key(model: str, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read(tmp_path, model, **changes)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.tensor_part import TensorPart
-from forearm.model.checkpoint.vector_names import VECTORS, norm_vectors, vectors
+from forearm.model.checkpoint.vector_names import VECTORS, layer_name, norm_vectors, vectors
 from forearm.model.families.config import LatentAttention, ModelConfig
 from forearm.model.families.latent import KIMI_COMPUTED
 from forearm.model.families.matrices import MatrixPart, MatrixSpec, matrices
@@ -20,7 +20,7 @@ from forearm.model.families.matrices import MatrixPart, MatrixSpec, matrices
 _PREFIXES = (
     "model.", "backbone.", "model.language_model.", "language_model.model.", "model.text_model.", "bert.", "roberta.",
     "distilbert.", "nomic_bert.", "gte.", "mpnet.", "new.", "deberta.", "gpt_neox.", "transformer.",
-    "thinker.model.", "language_model.backbone.", "",
+    "thinker.model.", "language_model.backbone.", "text_model.model.", "biogpt.", "",
 )  # fmt: skip
 
 
@@ -39,14 +39,24 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
             found += _heads(config, spec, prefix)
         else:
             found += _matrix(config, spec, prefix, stored)
-    return [*found, *vectors(config, prefix)]
+    found += vectors(config, prefix)
+    return [one if one.stored in stored else replace(one, stored=_as_computed(one.stored, stored)) for one in found]
+
+
+# Names in published files, and those that transformers 5 computes with and writes if save_original_format is False.
+_COMPUTED = (("self_attn.gate_proj.", "self_attn.g_proj."), ("self_attn.softmax_offset", "self_attn.sinks"))
+
+
+def _as_computed(name: str, stored: Collection[str]) -> str:
+    """Return the name that transformers computes with if the checkpoint has it, or else the published one."""
+    return next((other for old, new in _COMPUTED if (other := name.replace(old, new)) in stored), name)
 
 
 def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collection[str]) -> Iterator[TensorPart]:
     """Yield the parts of one packed matrix with their biases; parts that share a tensor take its rows in order."""
     row, last = 0, ""
     if spec.name.startswith("layers."):
-        prefix += f"{config.names.get('layers', 'layers')}.{spec.name.split('.')[1]}."
+        prefix += f"{layer_name(config.names, int(spec.name.split('.')[1]))}."
     for part in spec.parts if spec.experts > 1 else ():
         yield from _experts(spec, part, f"{prefix}{config.names.get(part.key, part.stored)}", stored)
     for part in spec.parts if spec.experts == 1 else ():
@@ -56,8 +66,8 @@ def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collecti
         transposed, module = module.endswith(".T"), module.removesuffix(".T")
         row = int(place) * part.rows if place.isdigit() else row if module == last else 0
         whole = part.rows if spec.role == "head" else None  # a rotated model reads a tied head from the embedding
-        if ":" in place:
-            yield from _pieces(part, module, place, spec)
+        if ":" in place or "*" in place:
+            yield from (_pieces if ":" in place else _repeated)(part, module, place, spec)
             continue
         yield TensorPart(
             part.name, f"{module}.weight", (part.rows, spec.k), row, of_rows=whole, matrix=spec.name,
@@ -105,6 +115,16 @@ def _pieces(part: MatrixPart, module: str, place: str, spec: MatrixSpec) -> Iter
             yield TensorPart(f"{part.name}.bias", f"{module}.bias", (rows,), row, at, of_rows)
 
 
+def _repeated(part: MatrixPart, module: str, place: str, spec: MatrixSpec) -> Iterator[TensorPart]:
+    """Yield a part in which each row of the tensor stands several times, with its bias: `place` is "*times"."""
+    times = int(place[1:])
+    of_rows = part.rows // times
+    for at in range(part.rows):
+        yield TensorPart(part.name, f"{module}.weight", (1, spec.k), at // times, at, of_rows, spec.name)
+        if spec.bias:
+            yield TensorPart(f"{part.name}.bias", f"{module}.bias", (1,), at // times, at, of_rows)
+
+
 def _heads(config: ModelConfig, spec: MatrixSpec, prefix: str) -> Iterator[TensorPart]:
     """Yield each head's rows of kv_b_proj: those of its keys, transposed (they multiply queries), or of its values.
 
@@ -114,7 +134,7 @@ def _heads(config: ModelConfig, spec: MatrixSpec, prefix: str) -> Iterator[Tenso
     own = config.layers[layer].mixer
     assert isinstance(own, LatentAttention)
     module, _, place = config.names.get(part.key, part.stored).partition("[")
-    tensor = f"{prefix}{config.names.get('layers', 'layers')}.{layer}.{module}.weight"
+    tensor = f"{prefix}{layer_name(config.names, layer)}.{module}.weight"
     keys, a_head, shape = part.key == "k_up", own.plain + own.value, (part.rows, spec.k)
     if place:
         yield TensorPart(part.name, tensor, (config.heads * part.rows, spec.k), matrix=spec.name)
@@ -132,7 +152,7 @@ def _fused_experts(config: ModelConfig, prefix: str, stored: Collection[str]) ->
     The other way round: quantized checkpoints of Llama 4, whose own are fused, have three tensors an expert. And when
     transformers 5 writes Kimi Linear, dense layers are called as those with experts.
     """
-    layers = [f"{prefix}{config.names.get('layers', 'layers')}.{i}." for i in range(len(config.layers))]
+    layers = [f"{prefix}{layer_name(config.names, i)}." for i in range(len(config.layers))]
     own = config.names.get("experts.gate", "")
     blocks = (config.names.get("experts.up", "").partition("experts.")[0], "mlp.", "block_sparse_moe.")
     single = tuple(f"{at}{blocks[0]}experts.0.gate_proj." for at in layers)
@@ -188,11 +208,11 @@ def _pooler(config: ModelConfig, spec: MatrixSpec, stored: Collection[str], embe
 
 def stored_module(config: ModelConfig, stored: Collection[str], key: str) -> str:
     """Return the name in the checkpoint of the model's "embed" or "layers"."""
-    return f"{_prefix(config, stored)}{(VECTORS | config.names)[key]}"
+    return f"{_prefix(config, stored)}{(VECTORS | config.names)[key].partition('[')[0]}"
 
 
 def _prefix(config: ModelConfig, stored: Collection[str]) -> str:
-    embed = (VECTORS | config.names)["embed"]
+    embed = (VECTORS | config.names)["embed"].partition("[")[0]
     for prefix in _PREFIXES:
         if f"{prefix}{embed}.weight" in stored:
             return prefix
@@ -204,5 +224,6 @@ def _head(config: ModelConfig, stored: Collection[str]) -> str:
     """Return the module of the output head."""
     if "head" in config.names:
         return config.names["head"]
-    others = ("language_model.lm_head", "thinker.lm_head", "embed_out")  # of multimodal models, and of GPT-NeoX
+    # of multimodal models, and of GPT-NeoX
+    others = ("language_model.lm_head", "thinker.lm_head", "text_model.lm_head", "embed_out")
     return next((module for module in others if f"{module}.weight" in stored), "lm_head")

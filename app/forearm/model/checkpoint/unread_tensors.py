@@ -15,6 +15,7 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.names import stored_module
 from forearm.model.checkpoint.shards import Files, StoredTensor
 from forearm.model.checkpoint.tensor_part import TensorPart
+from forearm.model.checkpoint.vector_names import layer_name
 from forearm.model.families.config import Attention, ModelConfig
 
 log = logging.getLogger(__name__)
@@ -33,33 +34,27 @@ _CARRIED = (
     "position_ids",
     "vision_tower.",
     "vision_model.",
-    "vision_encoder.",
-    "vision_embed_tokens.",
-    "vision_language_adapter.",
     "visual.",
     "embed_vision.",
     "audio_tower.",
-    "audio_model.",
-    "audio_encoder.",
     "embed_audio.",
     "img_processor.",
     "embed_tokens_extend.",  # Phi-4-multimodal's vision and audio
-    "image_tower.",
-    "video_tower.",
     "talker.",  # Qwen Omni's speech
     "token2wav.",
     "code2wav.",
-    "aligner.",
-    "vision_projection.",
     "multi_modal_projector.",
-    "mm_projector.",
     "model.connector.",
-    "model.merger.",  # MiniCPM-V's
-    "model.visual_embeddings_table.",
-    "patch_merger.",
     "image_newline",
     "mtp.",
     "mtp_layers.",
+    "mlp_AR.",  # PaddleOCR-VL's projector
+    "vit.",  # HunyuanOCR's eyes
+    "sam_model.",  # DeepSeek-OCR 2's
+    "qwen2_model.",
+    "projector.",
+    "view_seperator",
+    "vqmodel.",  # Emu3's codes of pictures
     "q_scale",  # of a quantized KV cache
     "k_scale",
     "v_scale",
@@ -78,7 +73,10 @@ _NOT_POOLED = (
     "cls.", "lm_head.", "pooler.dense.", "head.", "decoder.", "vocab_", "encoder.embed_tokens.",
     "lm_predictions.", "mask_predictions.",
 )  # fmt: skip
-HEADS = ("lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight", "thinker.lm_head.weight")
+HEADS = (
+    "lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight", "thinker.lm_head.weight",
+    "text_model.lm_head.weight", "output_projection.weight",
+)  # fmt: skip
 _OF_KEYS_AND_VALUES = ("k_proj.", "v_proj.", "k_norm.", "v_norm.")  # stored for layers that share those of others
 _SHOWN = 5
 
@@ -102,8 +100,10 @@ def check_unread(
     unread = unread_names(config, tensors, used)
     layer_of = re.compile(re.escape(stored_module(config, tensors, "layers")) + r"\.(\d+)\.")
     layers = {name: int(found[1]) for name in unread if (found := layer_of.match(name))}
-    own = len(config.layers)
+    computed = {int(layer_name(config.names, i).rpartition(".")[2]) for i in range(len(config.layers))}
+    own = max(computed) + 1
     unread = [name for name in unread if not own <= layers.get(name, -1) < own + predicted_layers]
+    unread = [name for name in unread if layers.get(name, own) in computed or layers.get(name, own) >= own]
     modules = {part.stored.rpartition(".")[0] for part in parts} | {name.rpartition(".")[0] for name in HEADS}
     biases = {name for name in unread if name.endswith(".bias") and name.rpartition(".")[0] in modules}
     # GPTQ's tools write a bias of zeros for every matrix.

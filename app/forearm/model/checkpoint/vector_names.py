@@ -9,7 +9,8 @@ from forearm.model.families.config import Attention, Experts, FeedForward, Laten
 from forearm.model.families.recurrences import AltUp, GatedDelta, Mamba2, ShortConv
 
 # Executor's name (_native.pyi) -> Llama's name. ModelConfig.names overrides entries, for all layers or for a single one
-# ("layers.0.input_norm", whose value is the name without the layers' prefix).
+# ("layers.0.input_norm", whose value is the name without the layers' prefix). "layers.3" is the name of layer 3 as a
+# whole, where the checkpoint has further layers that are not computed.
 VECTORS = {
     "embed": "embed_tokens",
     "final_norm": "norm",
@@ -53,7 +54,7 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
     biases = config.layer_norm and config.norm_bias
     names = VECTORS | config.names
     for i, (mixer, feed_forward) in enumerate((layer.mixer, layer.feed_forward) for layer in config.layers):
-        layer, at = f"layers.{i}", f"{prefix}{names['layers']}.{i}"
+        layer, at = f"layers.{i}", f"{prefix}{layer_name(names, i)}"
         absent = {"input_norm": mixer is None, "pre_mlp_norm": feed_forward is None}
         for norm in (one for one in _NORMS[config.norm_placement] if config.norm_weight and not absent.get(one)):
             own = config.names.get(f"{layer}.{norm}")
@@ -86,12 +87,17 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
         yield from norm_vectors("final_norm", f"{prefix}{names['final_norm']}", config.hidden, biases)
 
 
+def layer_name(names: Mapping[str, str], layer: int) -> str:
+    """Return the name of a layer in the checkpoint, without the model's prefix. names: ModelConfig.names or more."""
+    return names.get(f"layers.{layer}", f"{names.get('layers', VECTORS['layers'])}.{layer}")
+
+
 def _distances(config: ModelConfig, prefix: str, names: Mapping[str, str]) -> Iterator[TensorPart]:
     """Yield the tables of the bias of attention by distance, or the norm of embeddings of distances."""
     if config.distance_bias == "embedded":
         yield from norm_vectors("distance_norm", f"{prefix}{names['distance_norm']}", config.hidden, bias=True)
         return
-    each = [(f"layers.{i}.", f"{prefix}{names['layers']}.{i}.") for i in range(len(config.layers))]
+    each = [(f"layers.{i}.", f"{prefix}{layer_name(names, i)}.") for i in range(len(config.layers))]
     for own, at in each if config.distance_bias == "each_layer" else [("", prefix)]:
         if config.distance_buckets:
             table = (max(config.distance_buckets) + 1) * config.heads

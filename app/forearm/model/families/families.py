@@ -18,6 +18,7 @@ from forearm.errors import ConfigError
 from forearm.model.families import (
     experts,
     gemma,
+    gpt_like,
     hybrid,
     latent,
     layer_norm,
@@ -30,9 +31,9 @@ from forearm.model.families import (
 from forearm.model.families.config import ModelConfig
 from forearm.model.families.decoder import FamilyInputs
 from forearm.model.families.encoders import ENCODERS
-from forearm.model.families.generation import eos_ids, generation_keys
 from forearm.model.families.keys import Keys, read_json, text_part
 from forearm.model.families.rope import check_rope, with_rope
+from forearm.model.generation import eos_ids, generation_keys
 
 TORCH_MISSING = "transformers computes it where torch is installed too: pip install 'forearm[transformers]'"
 
@@ -62,13 +63,7 @@ def read_config(
     families = FAMILIES | ENCODERS if pooled else FAMILIES
     family = family_of(outer, families)
     if family is None:
-        keys = outer if model_type not in families else text_part(outer) or outer
-        near = difflib.get_close_matches(keys.text("model_type"), families, n=1, cutoff=0.5)
-        nearest = f" (the nearest name is {near[0]})" if near else ""
-        other = (
-            "Other types generate text, but are not served for pooling" if pooled else f"For any other, {TORCH_MISSING}"
-        )
-        raise keys.wrong("model_type", f"one of {', '.join(sorted(families))}{nearest}. {other}")
+        raise _unknown(outer, families, pooled)
     switches.check_architecture(outer, pooled)
 
     inner = text_part(outer) or outer
@@ -93,6 +88,17 @@ def read_config(
     return config
 
 
+def _unknown(outer: Keys, families: Mapping[str, Family], pooled: bool) -> ConfigError:
+    """Return the error for a model without a family."""
+    if outer.values.get("alibi") is True:
+        return outer.wrong("alibi", f"false here. {TORCH_MISSING}")
+    keys = outer if outer.text("model_type") not in families else text_part(outer) or outer
+    near = difflib.get_close_matches(keys.text("model_type"), families, n=1, cutoff=0.5)
+    nearest = f" (the nearest name is {near[0]})" if near else ""
+    other = "Other types generate text, but are not served for pooling" if pooled else f"For any other, {TORCH_MISSING}"
+    return keys.wrong("model_type", f"one of {', '.join(sorted(families))}{nearest}. {other}")
+
+
 def family_of(outer: Keys, families: Mapping[str, Family]) -> Family | None:
     """Return the family of a config.json, or of the text part of a multimodal one; None if there is none.
 
@@ -103,6 +109,8 @@ def family_of(outer: Keys, families: Mapping[str, Family]) -> Family | None:
         return None
     text = text_part(outer)
     inner_type = model_type if text is None else text.text("model_type", model_type)
+    if outer.values.get("alibi") is True:  # some Falcons: forearm's own attention has no such bias
+        return None
     return families.get(inner_type) or families.get(inner_type.removesuffix("_text"))
 
 
@@ -135,7 +143,7 @@ FAMILIES: dict[str, Family] = {
     "smollm3": llama_like.smollm3,
     "granite": llama_like.granite,
     "ernie4_5": llama_like.ernie4_5,
-    "opt": layer_norm.opt,
+    "opt": gpt_like.opt,
     "mixtral": experts.mixtral,
     "qwen2_moe": experts.qwen2_moe,
     "qwen3_moe": experts.qwen3_moe,
@@ -160,6 +168,7 @@ FAMILIES: dict[str, Family] = {
     "nemotron": layer_norm.nemotron,
     "lfm2": hybrid.lfm2,
     "lfm2_moe": hybrid.lfm2_moe,
+    "lfm3": hybrid.lfm3,
     "granitemoehybrid": mamba2.granite_hybrid,
     "bamba": mamba2.bamba,
     "falcon_h1": mamba2.falcon_h1,
@@ -181,14 +190,22 @@ FAMILIES: dict[str, Family] = {
     "glm4_moe_lite": latent.glm4_moe_lite,
     "minicpm3": latent.minicpm3,
     "kimi_linear": latent.kimi_linear,
-    "gpt_neox": layer_norm.gpt_neox,
-    "gpt2": layer_norm.gpt2,
-    "gpt_bigcode": layer_norm.gpt_bigcode,
-    "gptj": layer_norm.gptj,
-    "codegen": layer_norm.codegen,
+    "gpt_neox": gpt_like.gpt_neox,
+    "gpt2": gpt_like.gpt2,
+    "gpt_bigcode": gpt_like.gpt_bigcode,
+    "gptj": gpt_like.gptj,
+    "codegen": gpt_like.codegen,
+    "gpt-sw3": gpt_like.gpt2,
+    "gpt_neo": gpt_like.gpt_neo,
+    "biogpt": gpt_like.biogpt,
+    "falcon": gpt_like.falcon,
+    "cohere2_moe": layer_norm.cohere2_moe,
+    "flint": mixtures.flint,
     "apertus": llama_like.apertus,
     "llama4_text": experts.llama4,
     "iquestcoder": llama_like.llama,
+    "emu3_text_model": llama_like.emu3,
+    "emu3": llama_like.emu3,
     "cwm": llama_like.cwm,
     "jais2": layer_norm.jais2,
     "hyperclovax": post_norm.hyperclovax,
@@ -231,6 +248,7 @@ FAMILIES: dict[str, Family] = {
     "ovis2": llama_like.qwen2,
     "exaone4_5": post_norm.exaone4,
     "lfm2_vl": hybrid.lfm2,
+    "lfm3_vl": hybrid.lfm3,
     "minicpmv4_6": hybrid.qwen3_5,
     "aya_vision": layer_norm.cohere2,
     "cohere2_vision": layer_norm.cohere2,
@@ -245,6 +263,7 @@ FAMILIES: dict[str, Family] = {
     "idefics2": llama_like.mistral,
     "janus": llama_like.llama,
     "kimi_k25": latent.deepseek_v3,
+    "deepseek_ocr2": latent.deepseek_ocr2,
     "lighton_ocr": llama_like.qwen3,
     "llava_next_video": llama_like.llama,
     "minicpm_ocr": hybrid.qwen3_5,
@@ -262,6 +281,17 @@ FAMILIES: dict[str, Family] = {
     "qwen2_5_omni_thinker": llama_like.qwen2_vl,
     "qwen3_omni_moe": experts.qwen3_moe,
     "qwen3_omni_moe_thinker": experts.qwen3_moe,
+    "fun_asr_nano": llama_like.qwen3,
+    "glmasr": llama_like.llama,
+    "granite4_vision": llama_like.granite,
+    "granite_docling": llama_like.granite,
+    "hunyuan_vl": llama_like.hunyuan_vl,
+    "hyperclovax_vision_v2": post_norm.hyperclovax,
+    "mllama_text_model": llama_like.mllama,
+    "mllama": llama_like.mllama,
+    "paddleocr_vl": llama_like.paddleocr_vl,
+    "qwen3_asr": llama_like.qwen3,
+    "vibevoice_asr": llama_like.qwen2,
     "qwen3_5": hybrid.qwen3_5,
     "qwen3_5_moe": hybrid.qwen3_5_moe,
 }

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from forearm.model.families.config import Attention, Experts, FeedForward, Mixer, ModelConfig
-from forearm.model.families.decoder import FamilyInputs, activation, decoder
+from forearm.model.families.decoder import FamilyInputs, activation, decoder, ropes_by_layer_type
 from forearm.model.families.experts import sparse_layers
 from forearm.model.families.recurrences import GatedDelta, ShortConv
-from forearm.model.families.switches import FULL
+from forearm.model.families.switches import FULL, SLIDING
 
 _CONV, _LINEAR = "conv", "linear_attention"
 _LFM2_NAMES = {
@@ -78,6 +78,49 @@ def _lfm2(inputs: FamilyInputs, feed_forwards: Sequence[FeedForward | Experts]) 
         tied_head=keys.flag("tie_embedding", keys.flag("tie_word_embeddings")),
         names=_LFM2_NAMES,
     )
+
+
+def lfm3(inputs: FamilyInputs) -> ModelConfig:
+    """LFM3: LFM2 with norms around both halves of a layer, windows in some of them, and a gate of each head."""
+    inputs = inputs.with_defaults(
+        intermediate_size=7680, head_dim=128, num_key_value_heads=4, tie_word_embeddings=True, sliding_window=256,
+        rope_parameters=_LFM3_ROPE,
+    )  # fmt: skip
+    keys, layers = inputs.keys, inputs.layers
+    taps, bias, window = keys.integer("conv_L_cache", 7), keys.flag("attention_bias"), keys.integer("sliding_window")
+    if not 2 <= taps <= 64:
+        raise keys.wrong("conv_L_cache", "2 to 64")
+    kinds = keys.get("layer_types") or [{2: FULL, 0: SLIDING}.get(i % 4 if i else 1, _CONV) for i in range(layers)]
+    of_kind: dict[str, Mixer] = {
+        FULL: Attention(rope=0), SLIDING: Attention(rope=1, window=window),
+        _CONV: ShortConv(taps, keys.flag("conv_bias")),
+    }  # fmt: skip
+    if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in of_kind for kind in kinds):
+        raise keys.wrong("layer_types", f"a list of {layers} times {FULL}, {SLIDING} or {_CONV}")
+    names = {"post_attention_norm": "post_operator_norm", "post_mlp_norm": "post_ffn_norm", "o": "self_attn.o_proj"}
+    names |= {"q_norm": "self_attn.q_norm", "k_norm": "self_attn.k_norm"}
+    gated = keys.flag("use_attention_gate", True)
+    if bias and gated:
+        raise keys.wrong("attention_bias", "false where use_attention_gate is true: gates have no bias")
+    gates = f"self_attn.gate_proj[*{keys.integer('head_dim')}]"  # a row for each head
+    return decoder(
+        inputs,
+        mixers=[of_kind[kind] for kind in kinds],
+        ropes=ropes_by_layer_type(inputs, full=("rope_theta", 1e6), sliding=("rope_theta", 1e4)),
+        qk_norm="head",
+        norm_placement="sandwich" if keys.flag("use_sandwich_norm", True) else "pre",
+        attention_gate=gated,
+        qkv_bias=bias,
+        o_bias=bias,
+        norm_eps=keys.number("norm_eps", 1e-5),
+        names=_LFM2_NAMES | names | {"q_gate": gates},
+    )
+
+
+_LFM3_ROPE = {
+    SLIDING: {"rope_type": "default", "rope_theta": 1e4},
+    FULL: {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.5},
+}
 
 
 def qwen3_next(inputs: FamilyInputs) -> ModelConfig:

@@ -27,17 +27,34 @@ def deepseek_v2(inputs: FamilyInputs) -> ModelConfig:
         n_routed_experts=64, n_shared_experts=2, moe_intermediate_size=1407, first_k_dense_replace=0,
     )  # fmt: skip
     keys = inputs.keys
+    if keys.flag("norm_topk_prob"):
+        raise keys.wrong("norm_topk_prob", "false: transformers scales weights instead")
+    groups, kept = _v2_groups(keys)
+    experts = _experts(inputs, groups=groups, groups_kept=kept, group_best=1)
+    return _latent(inputs, _layers(inputs, experts, keys.integer("first_k_dense_replace")), interleaved=True)
+
+
+def deepseek_ocr2(inputs: FamilyInputs) -> ModelConfig:
+    """DeepSeek-OCR 2 for text alone: Llama with DeepSeek V2's experts."""
+    inputs = inputs.with_defaults(
+        n_routed_experts=64, n_shared_experts=2, moe_intermediate_size=1407, first_k_dense_replace=1,
+        head_dim=inputs.keys.integer("hidden_size") // inputs.keys.integer("num_attention_heads"),
+    )  # fmt: skip
+    keys = inputs.keys
+    groups, kept = _v2_groups(keys)
+    layers = _listed(inputs, _experts(inputs, groups=groups, groups_kept=kept, group_best=1))
+    bias = keys.flag("attention_bias")
+    return decoder(inputs, feed_forwards=layers, qkv_bias=bias, o_bias=bias, names=SHARED_EXPERTS)
+
+
+def _v2_groups(keys: Keys) -> tuple[int, int]:
+    """Return how many groups DeepSeek V2's experts have, and how many are chosen from."""
     method = keys.text("topk_method", "greedy")
     if method not in ("greedy", "group_limited_greedy"):
         raise keys.wrong("topk_method", "greedy or group_limited_greedy")
-    if keys.flag("norm_topk_prob"):
-        raise keys.wrong("norm_topk_prob", "false: transformers scales weights instead")
     _scores(keys, "softmax")
     groups, kept = _count(keys, "n_group"), _count(keys, "topk_group")
-    if method == "greedy":
-        groups = kept = 1
-    experts = _experts(inputs, groups=groups, groups_kept=kept, group_best=1)
-    return _latent(inputs, _layers(inputs, experts, keys.integer("first_k_dense_replace")), interleaved=True)
+    return (1, 1) if method == "greedy" else (groups, kept)
 
 
 def deepseek_v3(inputs: FamilyInputs) -> ModelConfig:
@@ -242,9 +259,9 @@ def _layers(inputs: FamilyInputs, experts: Experts, dense: int) -> list[FeedForw
     return [_dense(inputs) if i < dense else experts for i in range(inputs.layers)]
 
 
-def _listed(inputs: FamilyInputs) -> list[FeedForward | Experts]:
+def _listed(inputs: FamilyInputs, experts: Experts | None = None) -> list[FeedForward | Experts]:
     """Return layers of DeepSeek V3's experts, of which mlp_layer_types may name the dense ones."""
-    keys, experts = inputs.keys, _corrected(inputs)
+    keys, experts = inputs.keys, experts or _corrected(inputs)
     layers, kinds = _layers(inputs, experts, keys.integer("first_k_dense_replace")), keys.get("mlp_layer_types")
     if kinds is None:
         return layers

@@ -1,179 +1,15 @@
-"""Families with LayerNorm; the feed-forwards of most have no gate."""
+"""Families with LayerNorm; the feed-forwards of most have no gate. GPT-2 and its kin: gpt_like.py."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig
-from forearm.model.families.decoder import FamilyInputs, activation, decoder, lengths_of, positions, sizes, windows_of
-from forearm.model.families.keys import Keys
-from forearm.model.families.rope import rope
-
-
-def opt(inputs: FamilyInputs) -> ModelConfig:
-    """OPT except opt-350m: learned positions from row 2 on, LayerNorm, biases, a feed-forward without gate."""
-    keys = inputs.keys
-    hidden = keys.integer("hidden_size")
-    if not keys.flag("do_layer_norm_before", True):
-        raise keys.wrong("do_layer_norm_before", "true: norms after the layer (opt-350m) are not supported")
-    if keys.optional_integer("word_embed_proj_dim") not in (None, hidden):
-        raise keys.wrong("word_embed_proj_dim", f"hidden_size ({hidden}): projected embeddings are not supported")
-    if not keys.flag("layer_norm_elementwise_affine", True):
-        raise keys.wrong("layer_norm_elementwise_affine", "true")
-    bias = keys.flag("enable_bias", True)
-    relu = activation(keys, "activation_function", "relu")
-    return _learned_positions(
-        inputs,
-        FeedForward(keys.integer("ffn_dim"), relu, gated=False, bias=bias),
-        position_offset=2,
-        norm_eps=1e-5,  # torch's default for LayerNorm; OPT has no key for it
-        final_norm=not keys.flag("_remove_final_layer_norm"),
-        qkv_bias=bias,
-        o_bias=bias,
-        names=_OPT_NAMES,
-    )
-
-
-def _learned_positions(inputs: FamilyInputs, feed_forward: FeedForward, **differs: Any) -> ModelConfig:
-    """Return a model with LayerNorm and learned positions. differs: other fields of ModelConfig."""
-    heads = inputs.keys.integer("num_attention_heads")
-    common = sizes(inputs, inputs.keys.integer("hidden_size") // heads, heads)
-    common |= {
-        "max_positions": positions(replace(inputs, allow_longer=False)),  # the table of positions has no further rows
-        "layers": (Layer(Attention(rope=None), feed_forward),) * inputs.layers,
-        "tied_head": inputs.keys.flag("tie_word_embeddings", True),
-    }
-    return ModelConfig(**common | {"learned_positions": True, "layer_norm": True} | differs)
-
+from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig
+from forearm.model.families.decoder import FamilyInputs, activation, decoder, windows_of
+from forearm.model.families.experts import SHARED_EXPERTS, routed
 
 # Halves of a layer that are parallel read the residual through the same norm.
 _ONE_NORM = {"pre_mlp_norm": "input_layernorm"}
-_OPT_NAMES = {
-    "embed": "decoder.embed_tokens",
-    "positions": "decoder.embed_positions",
-    "final_norm": "decoder.final_layer_norm",
-    "layers": "decoder.layers",
-    "o": "self_attn.out_proj",
-    "up": "fc1",
-    "down": "fc2",
-    "input_norm": "self_attn_layer_norm",
-    "pre_mlp_norm": "final_layer_norm",
-}
-
-
-def gpt2(inputs: FamilyInputs) -> ModelConfig:
-    """GPT-2 and DistilGPT-2: learned positions, LayerNorm, biases, a feed-forward without gate; columns are stored."""
-    inputs = _with_usual_names(inputs)
-    return _gpt2(inputs, inputs.keys.integer("num_attention_heads"), dict.fromkeys("qkv", "attn.c_attn.T"), ".T")
-
-
-def gpt_bigcode(inputs: FamilyInputs) -> ModelConfig:
-    """StarCoder 1, SantaCoder, OctoCoder: GPT-2 with one key head, or q, k and v by head; rows are stored."""
-    inputs = _with_usual_names(inputs).with_defaults(activation_function="gelu_pytorch_tanh")
-    heads, one = inputs.keys.integer("num_attention_heads"), inputs.keys.flag("multi_query", True)
-    inputs.keys.get("num_key_value_heads")  # transformers writes what it derives from multi_query
-    by_head = _in_pieces("attn.c_attn", inputs.keys.integer("hidden_size") // heads, "qkv")
-    return _gpt2(inputs, 1 if one else heads, dict.fromkeys("qkv", "attn.c_attn") if one else by_head, "")
-
-
-def _gpt2(inputs: FamilyInputs, kv_heads: int, qkv: dict[str, str], stored: str) -> ModelConfig:
-    """Return a GPT-2. qkv: names of these three. stored: behind the names of all other matrices."""
-    keys = inputs.keys
-    act = activation(keys, "activation_function", "gelu_new")
-    scaled = {} if keys.flag("scale_attn_weights", True) else {"attention_scale": 1.0}
-    if keys.flag("scale_attn_by_inverse_layer_idx"):
-        raise keys.wrong("scale_attn_by_inverse_layer_idx", "false: one scale of scores serves all layers")
-    return _learned_positions(
-        inputs,
-        FeedForward(keys.integer("intermediate_size"), act, gated=False, bias=True),
-        norm_eps=keys.number("layer_norm_epsilon", 1e-5),
-        kv_heads=kv_heads,
-        qkv_bias=True,
-        o_bias=True,
-        names=_GPT_NAMES
-        | {"positions": "wpe", "pre_mlp_norm": "ln_2", "up": f"mlp.c_fc{stored}", "down": f"mlp.c_proj{stored}"}
-        | {**qkv, "o": f"attn.c_proj{stored}"},
-        **scaled,
-    )
-
-
-_GPT_NAMES = {"embed": "wte", "layers": "h", "input_norm": "ln_1", "pre_mlp_norm": "ln_1", "final_norm": "ln_f"}
-
-
-def _with_usual_names(inputs: FamilyInputs) -> FamilyInputs:
-    """Return the inputs with GPT-2's names of sizes, which GPT-J shares, under those that other families have."""
-    keys = inputs.keys
-    keys.get("n_ctx")  # marks it as read: older files repeat n_positions in it
-    usual = {"n_embd": "hidden_size", "n_head": "num_attention_heads", "n_layer": "num_hidden_layers"}
-    usual |= {"n_positions": "max_position_embeddings", "n_inner": "intermediate_size"}
-    given = {name: keys.get(own) for own, name in usual.items() if keys.get(own) is not None}
-    filled = inputs.with_defaults(**given)
-    return filled.with_defaults(intermediate_size=4 * filled.keys.integer("hidden_size"))
-
-
-def gptj(inputs: FamilyInputs) -> ModelConfig:
-    """GPT-J: parallel halves of a layer behind one LayerNorm, the first values of each head rotated in pairs."""
-    names = {name: f"attn.{name}_proj" for name in "qkv"}
-    return _gptj(_with_usual_names(inputs), names)
-
-
-def codegen(inputs: FamilyInputs) -> ModelConfig:
-    """CodeGen and CodeGen 2: GPT-J, whose q, v and k are fused in four shares of the heads."""
-    inputs = _with_usual_names(inputs)
-    heads, width = inputs.keys.integer("num_attention_heads"), inputs.keys.integer("hidden_size") // 4
-    if heads % 4:
-        raise inputs.keys.wrong("n_head", "a multiple of 4")
-    return _gptj(inputs, _in_pieces("attn.qkv_proj", width, "qvk"))
-
-
-def _in_pieces(stored: str, rows: int, order: str) -> dict[str, str]:
-    """Return the names of parts that alternate in a tensor, `rows` rows of each at a time."""
-    return {name: f"{stored}[{i * rows}:{rows}:{len(order) * rows}]" for i, name in enumerate(order)}
-
-
-def _gptj(inputs: FamilyInputs, names: dict[str, str]) -> ModelConfig:
-    keys = inputs.keys
-    head_dim = keys.integer("hidden_size") // keys.integer("num_attention_heads")
-    rotary = keys.optional_integer("rotary_dim", 64)
-    if rotary is None or not 0 < rotary <= head_dim or rotary % 2:
-        raise keys.wrong("rotary_dim", f"an even number of at most the values of a head ({head_dim})")
-    empty = Keys({}, keys.source)
-    return decoder(
-        inputs,
-        ropes=(rope(empty, 10_000.0, rotary, lengths_of(inputs, empty), interleaved=True),),
-        act=activation(keys, "activation_function", "gelu_new"),
-        gated=False,
-        layer_norm=True,
-        norm_eps=keys.number("layer_norm_epsilon", 1e-5),
-        parallel_residual=True,
-        mlp_bias=True,
-        head_bias=True,
-        names=_GPT_NAMES | {"o": "attn.out_proj", "up": "mlp.fc_in", "down": "mlp.fc_out"} | names,
-    )
-
-
-def gpt_neox(inputs: FamilyInputs) -> ModelConfig:
-    """GPT-NeoX, Pythia, Dolly 2, RedPajama: parallel halves of a layer, each behind a LayerNorm; qkv fused by head."""
-    keys = inputs.keys
-    theta, fraction = keys.number("rotary_emb_base", 10_000.0), keys.number("rotary_pct", 0.25)
-    inputs = inputs.with_defaults(hidden_act="gelu", rope_theta=theta, partial_rotary_factor=fraction)
-    bias = keys.flag("attention_bias", True)
-    head_dim = keys.integer("hidden_size") // keys.integer("num_attention_heads")
-    names = {"embed": "embed_in", "final_norm": "final_layer_norm", "o": "attention.dense"}
-    names |= {"up": "mlp.dense_h_to_4h", "down": "mlp.dense_4h_to_h"}
-    return decoder(
-        inputs,
-        partial=True,
-        gated=False,
-        layer_norm=True,
-        norm_eps=keys.number("layer_norm_eps", 1e-5),
-        parallel_residual=keys.flag("use_parallel_residual", True),
-        qkv_bias=bias,
-        o_bias=bias,
-        mlp_bias=True,
-        names=names | _in_pieces("attention.query_key_value", head_dim, "qkv"),
-    )
 
 
 def starcoder2(inputs: FamilyInputs) -> ModelConfig:
@@ -297,6 +133,56 @@ def cohere2(inputs: FamilyInputs) -> ModelConfig:
     windows = windows_of(inputs, [(i + 1) % every != 0 for i in range(inputs.layers)])
     mixers = [Attention(rope=0 if w else None, window=w) for w in windows]
     return decoder(inputs, interleaved=True, mixers=mixers, **_cohere(inputs))
+
+
+def cohere2_moe(inputs: FamilyInputs) -> ModelConfig:
+    """Command A with experts: Cohere 2 with dense first layers, and RMSNorm where rms_norm_eps is a number."""
+    inputs = inputs.with_defaults(sliding_window=4096, head_dim=128, rope_theta=10_000.0, num_experts=8)
+    keys = inputs.keys
+    dense, every, first = (
+        keys.integer(key, default)
+        for key, default in (
+            ("first_k_dense_replace", 0), ("sliding_window_pattern", 4), ("prefix_dense_sliding_window_pattern", 1),
+        )
+    )  # fmt: skip
+    if every < 1 or first < 1:
+        raise keys.wrong("sliding_window_pattern", "at least 1, as prefix_dense_sliding_window_pattern")
+    slides = [(i + 1) % first != 0 if i < dense else (i - dense + 1) % every != 0 for i in range(inputs.layers)]
+    windows = windows_of(inputs, slides)
+    kinds = keys.get("mlp_layer_types") or ["dense" if i < dense else "sparse" for i in range(inputs.layers)]
+    if not isinstance(kinds, list) or len(kinds) != inputs.layers or not all(k in ("dense", "sparse") for k in kinds):
+        raise keys.wrong("mlp_layer_types", f"a list of {inputs.layers} times dense or sparse")
+    wide = keys.optional_integer("prefix_dense_intermediate_size") or keys.integer("intermediate_size")
+    plain, experts = FeedForward(wide, activation(keys, "hidden_act", "silu")), _cohere_experts(inputs)
+    rotated = [bool(w) or (kind == "dense" and first == 1) for w, kind in zip(windows, kinds, strict=True)]
+    own = _cohere(inputs)
+    if (eps := keys.optional_number("rms_norm_eps")) is not None:
+        own |= {"layer_norm": False, "norm_eps": eps}
+    return decoder(
+        inputs,
+        interleaved=True,
+        mixers=[Attention(rope=0 if r else None, window=w) for r, w in zip(rotated, windows, strict=True)],
+        feed_forwards=[plain if kind == "dense" else experts for kind in kinds],
+        **own | {"names": _ONE_NORM | SHARED_EXPERTS},
+    )
+
+
+def _cohere_experts(inputs: FamilyInputs) -> Experts:
+    """Return Cohere's experts, whose sum and the shared expert's result are added or averaged."""
+    keys = inputs.keys
+    for key, default, known in (
+        ("expert_selection_fn", "softmax", ("softmax", "sigmoid")),
+        ("shared_expert_combination_strategy", "average", ("average", "sum")),
+    ):
+        if keys.text(key, default) not in known:
+            raise keys.wrong(key, f"{known[0]} or {known[1]}")
+    beside = keys.integer("num_shared_experts", 0) * keys.integer("intermediate_size")
+    part = 0.5 if beside and keys.text("shared_expert_combination_strategy", "average") == "average" else 1.0
+    shared = FeedForward(beside, activation(keys, "hidden_act", "silu"), out_scale=part) if beside > 0 else None
+    sigmoid = keys.text("expert_selection_fn", "softmax") == "sigmoid"
+    renormalized = keys.flag("norm_topk_prob", True) and sigmoid
+    score: dict[str, Any] = {"score": "sigmoid" if sigmoid else "softmax_chosen"}
+    return routed(inputs, "num_experts", "intermediate_size", renormalized, scale=part, shared=shared, **score)
 
 
 def _cohere(inputs: FamilyInputs) -> dict[str, Any]:

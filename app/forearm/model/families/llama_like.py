@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from forearm.model.families.config import Attention, ModelConfig
@@ -227,6 +228,41 @@ def qwen2_vl(inputs: FamilyInputs) -> ModelConfig:
 def qwen3_vl(inputs: FamilyInputs) -> ModelConfig:
     """Qwen3-VL for text alone: Qwen3, as the three positions of a text token are equal (mrope)."""
     return qwen3(inputs.with_defaults(rope_theta=5e6, num_key_value_heads=32))
+
+
+def paddleocr_vl(inputs: FamilyInputs) -> ModelConfig:
+    """PaddleOCR-VL for text alone: ERNIE 4.5 whose rotated values i and i + half of a head form a pair."""
+    inputs = inputs.with_defaults(tie_word_embeddings=True, rms_norm_eps=1e-5, head_dim=128, rope_theta=5e5)
+    bias = inputs.keys.flag("use_bias")
+    return decoder(inputs, qkv_bias=bias, o_bias=bias, mlp_bias=bias)
+
+
+def hunyuan_vl(inputs: FamilyInputs) -> ModelConfig:
+    """HunyuanOCR for text alone: HunYuan, as the four positions of a text token are equal (xdrope)."""
+    keys = inputs.with_defaults(tie_word_embeddings=True).keys
+    settings = keys.object("rope_scaling") or keys.object("rope_parameters") or Keys({}, keys.source)
+    if settings.text("rope_type", settings.text("type", "default")) == "xdrope":
+        plain = settings.values | {"rope_type": "dynamic", "type": "dynamic"}
+        keys = keys.with_values(rope_parameters=plain, rope_scaling=None)
+    return hunyuan(replace(inputs, keys=keys))
+
+
+def mllama(inputs: FamilyInputs) -> ModelConfig:
+    """Llama 3.2 Vision for text alone: Llama 3 without the layers that attend to pictures."""
+    inputs = inputs.with_defaults(rms_norm_eps=1e-5, rope_theta=5e5, num_key_value_heads=8)
+    keys, layers = inputs.keys, inputs.layers
+    sees = keys.get("cross_attention_layers") or list(range(3, layers, 5))
+    if not isinstance(sees, list) or not all(type(i) is int and 0 <= i < layers for i in sees) or len(sees) >= layers:
+        raise keys.wrong("cross_attention_layers", f"a list of layers, 0 to {layers - 1}, without one at least")
+    reads = [i for i in range(layers) if i not in sees]
+    config = llama(replace(inputs, keys=keys.with_values(num_hidden_layers=len(reads))))
+    names = {f"layers.{i}": f"layers.{stored}" for i, stored in enumerate(reads)}
+    return replace(config, names=names | {"embed": f"embed_tokens[0:{config.vocab_size}:{config.vocab_size + 8}]"})
+
+
+def emu3(inputs: FamilyInputs) -> ModelConfig:
+    """Emu3 for text alone: Llama."""
+    return llama(inputs.with_defaults(rms_norm_eps=1e-5, rope_theta=1e6, num_key_value_heads=8))
 
 
 def qwen_windows(inputs: FamilyInputs) -> list[int]:

@@ -194,6 +194,28 @@ def mellum(inputs: FamilyInputs) -> ModelConfig:
     )
 
 
+def flint(inputs: FamilyInputs) -> ModelConfig:
+    """Flint: Qwen3 with experts, a shared one, attention sinks; layers with a window have positions, others do not."""
+    inputs = inputs.with_defaults(
+        head_dim=128, num_key_value_heads=4, num_experts=256, num_experts_per_tok=6, moe_intermediate_size=512,
+        norm_topk_prob=True, sliding_window=513, mlp_only_layers=[0, 1], shared_expert_intermediate_size=1024,
+    )  # fmt: skip
+    keys, last = inputs.keys, inputs.layers - 1
+    bias, beside = keys.flag("attention_bias"), keys.integer("shared_expert_intermediate_size")
+    shared = FeedForward(beside, activation(keys, "hidden_act", "silu"))
+    windows = windows_of(inputs, [i >= 2 and i % 4 != 1 and i != last for i in range(inputs.layers)])
+    return decoder(
+        inputs,
+        mixers=[Attention(rope=0 if w else None, window=w) for w in windows],
+        feed_forwards=sparse_layers(inputs, score="sigmoid", shared=shared),
+        qk_norm="head",
+        qkv_bias=bias,
+        o_bias=bias,
+        sinks=True,
+        names={"sinks": "self_attn.softmax_offset"},
+    )
+
+
 def aria(inputs: FamilyInputs) -> ModelConfig:
     """Aria for text alone: Llama with experts, weighted by a softmax of the chosen ones, beside shared ones."""
     inputs = inputs.with_defaults(intermediate_size=4096, moe_num_experts=8, moe_topk=2, moe_num_shared_experts=2)

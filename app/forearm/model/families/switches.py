@@ -55,6 +55,7 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "mamba_use_mlp": (None, True),
     "attn_layer_indices": (None,),
     "mamba_proj_bias": (None, False),
+    "apply_residual_connection_post_layernorm": (None, False),
 }
 
 # Keys that do not change inference: they concern training, files and tokenizers.
@@ -105,6 +106,7 @@ _IGNORED = {
     "dense_act_fn", "dropout_rate", "initializer_factor", "is_gated_act", "num_decoder_layers",  # T5's
     "scale_decoder_outputs",
     "audio_config", "embedding_initializer_range", "altup_coef_clip", "altup_lr_multiplier",  # of training, Gemma 3n's
+    "embed_dropout", "resid_dropout",  # GPT-Neo's
     "cls_dropout", "pooler_dropout", "pooler_hidden_act",  # DeBERTa's
 }  # fmt: skip
 

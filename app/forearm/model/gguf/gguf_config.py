@@ -19,10 +19,10 @@ from forearm.model.families import switches
 from forearm.model.families.config import ModelConfig, Rope
 from forearm.model.families.decoder import FamilyInputs
 from forearm.model.families.families import FAMILIES, computed
-from forearm.model.families.generation import eos_ids
 from forearm.model.families.keys import Keys
 from forearm.model.families.recurrences import GatedDelta
 from forearm.model.families.rope import check_rope, with_rope
+from forearm.model.generation import eos_ids
 from forearm.model.gguf.gguf import Gguf
 from forearm.model.gguf.gguf_architectures import ARCHITECTURES, NAMES, GgufArchitecture
 from forearm.model.gguf.gguf_codes import FLOATS
