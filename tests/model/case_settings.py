@@ -209,6 +209,13 @@ ROWS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any], int
         "head_dim": 16, "num_hidden_layers": 4, "sliding_window": 16, "use_sandwich_norm": False, "conv_bias": True,
         "use_attention_gate": False, "conv_L_cache": 3, "tie_word_embeddings": False,
     }),
+    ("cohere_compass_text", "CohereCompassTextConfig", {
+        "head_dim": 12, "num_hidden_layers": 4, "sliding_window": 16, "attention_bias": True,
+        "layer_types": _SLIDES_THEN_FULL * 2, "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 2, 2]},
+            "full_attention": {"rope_type": "default", "rope_theta": 5e5, "mrope_section": [2, 2, 2]},
+        },
+    }),
     ("flint", "FlintConfig", {
         "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "num_hidden_layers": 5,
         "sliding_window": 16, "shared_expert_intermediate_size": 40,

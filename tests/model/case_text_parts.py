@@ -130,6 +130,27 @@ TEXT_PARTS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any
             "encoder_config": {**_EYES, "num_key_value_heads": 2},
         },
     }),
+    ("cohere_compass", "CohereCompassConfig", {
+        "text_config": {
+            "head_dim": 12, "logit_scale": 0.5, "num_hidden_layers": 4, "sliding_window": 16,
+            "layer_types": ["sliding_attention", "full_attention"] * 2, "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 2, 2]},
+                "full_attention": None,
+            },
+        },
+        "vision_config": _OMNI_EYES | {"out_hidden_size": 72, "deepstack_visual_indexes": [0]},
+    }),
+    ("cosmos3_omni", "Cosmos3OmniConfig", {
+        "text_config": {
+            "model_type": "qwen3_vl_text", "head_dim": 24, "rope_parameters": {**_MROPE, "mrope_section": [4, 4, 4]},
+        },
+        "vision_config": {"model_type": "qwen3_vl_vision", **_OMNI_EYES, "out_hidden_size": 72,
+                          "deepstack_visual_indexes": [0]},
+    }),
+    ("cosmos3_edge", "Cosmos3EdgeConfig", {
+        "text_config": {"head_dim": 12, "rope_parameters": _MROPE, "attention_bias": True},
+        "vision_config": {**_EYES, "num_patches": 16},
+    }),
     ("lfm3_vl", "Lfm3VlConfig", {
         "text_config": {"model_type": "lfm3", "head_dim": 12, "num_hidden_layers": 3, "sliding_window": 16},
         "vision_config": _EYES,

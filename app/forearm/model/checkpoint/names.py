@@ -40,16 +40,22 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
         else:
             found += _matrix(config, spec, prefix, stored)
     found += vectors(config, prefix)
-    return [one if one.stored in stored else replace(one, stored=_as_computed(one.stored, stored)) for one in found]
+    return [one if one.stored in stored else replace(one, stored=_otherwise(one.stored, stored)) for one in found]
 
 
-# Names in published files, and those that transformers 5 computes with and writes if save_original_format is False.
-_COMPUTED = (("self_attn.gate_proj.", "self_attn.g_proj."), ("self_attn.softmax_offset", "self_attn.sinks"))
+# Names in published files, and those that transformers 5 computes with and writes if save_original_format is False;
+# and Llama's names with those of Cosmos 3.
+_OTHERWISE = (
+    ("self_attn.gate_proj.", "self_attn.g_proj."), ("self_attn.softmax_offset", "self_attn.sinks"),
+    *((f"self_attn.{part}_proj.", f"self_attn.to_{part}.") for part in "qkv"),
+    *((f"self_attn.{part}_norm.", f"self_attn.norm_{part}.") for part in "qk"),
+    ("self_attn.o_proj.", "self_attn.to_out."), ("mlp.up_proj.", "mlp.fc1."), ("mlp.down_proj.", "mlp.fc2."),
+)  # fmt: skip
 
 
-def _as_computed(name: str, stored: Collection[str]) -> str:
-    """Return the name that transformers computes with if the checkpoint has it, or else the published one."""
-    return next((other for old, new in _COMPUTED if (other := name.replace(old, new)) in stored), name)
+def _otherwise(name: str, stored: Collection[str]) -> str:
+    """Return another name of the tensor that the checkpoint has, or else the name itself."""
+    return next((other for old, new in _OTHERWISE if (other := name.replace(old, new)) in stored), name)
 
 
 def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collection[str]) -> Iterator[TensorPart]:

@@ -55,6 +55,22 @@ _CARRIED = (
     "projector.",
     "view_seperator",
     "vqmodel.",  # Emu3's codes of pictures
+    "add_q_proj.",  # of layers of Cosmos 3 that draw pictures, beside those that read
+    "add_k_proj.",
+    "add_v_proj.",
+    "to_add_out.",
+    "norm_added_q.",
+    "norm_added_k.",
+    "k_norm_und_for_gen.",
+    "input_layernorm_moe_gen.",
+    "post_attention_layernorm_moe_gen.",
+    "mlp_moe_gen.",
+    "norm_moe_gen.",
+    "blocks.",  # Cosmos 3's eyes
+    "merger.",
+    "patch_embed.",
+    "pos_embed.",
+    "deepstack_merger_list.",
     "q_scale",  # of a quantized KV cache
     "k_scale",
     "v_scale",

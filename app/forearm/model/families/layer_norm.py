@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig
-from forearm.model.families.decoder import FamilyInputs, activation, decoder, windows_of
+from forearm.model.families.decoder import FamilyInputs, activation, decoder, ropes_by_layer_type, windows_of
 from forearm.model.families.experts import SHARED_EXPERTS, routed
+from forearm.model.families.keys import Keys
+from forearm.model.families.switches import FULL, SLIDING
 
 # Halves of a layer that are parallel read the residual through the same norm.
 _ONE_NORM = {"pre_mlp_norm": "input_layernorm"}
@@ -133,6 +136,28 @@ def cohere2(inputs: FamilyInputs) -> ModelConfig:
     windows = windows_of(inputs, [(i + 1) % every != 0 for i in range(inputs.layers)])
     mixers = [Attention(rope=0 if w else None, window=w) for w in windows]
     return decoder(inputs, interleaved=True, mixers=mixers, **_cohere(inputs))
+
+
+def cohere_compass(inputs: FamilyInputs) -> ModelConfig:
+    """North Micro Vision for text alone: Cohere 2 with angles of each kind of layer, none where they are null."""
+    inputs = inputs.with_defaults(sliding_window=4096, logit_scale=1.0)
+    keys = inputs.keys
+    if keys.get("logit_scale") is None:
+        inputs = replace(inputs, keys=keys.with_values(logit_scale=1.0))
+    settings = keys.object("rope_parameters") or Keys({}, keys.source)
+    windows = windows_of(inputs, [False] * inputs.layers)
+    kinds = {0: settings.object(FULL), 1: settings.object(SLIDING)}
+    used = {int(window > 0) for window in windows}
+    ropes = ropes_by_layer_type(inputs, full=("rope_theta", 1e4), sliding=("rope_theta", 1e4))
+    rotated = [kind for kind in sorted(used) if kinds[kind] is not None]
+    return decoder(
+        inputs,
+        mixers=[
+            Attention(rope=rotated.index(int(w > 0)) if int(w > 0) in rotated else None, window=w) for w in windows
+        ],
+        ropes=tuple(ropes[kind] for kind in rotated),
+        **_cohere(inputs),
+    )
 
 
 def cohere2_moe(inputs: FamilyInputs) -> ModelConfig:

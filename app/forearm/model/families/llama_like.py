@@ -260,6 +260,14 @@ def mllama(inputs: FamilyInputs) -> ModelConfig:
     return replace(config, names=names | {"embed": f"embed_tokens[0:{config.vocab_size}:{config.vocab_size + 8}]"})
 
 
+def cosmos3_edge(inputs: FamilyInputs) -> ModelConfig:
+    """Cosmos 3 Edge for text alone: Llama with a feed-forward without gate, whose activation is relu squared."""
+    inputs = inputs.with_defaults(hidden_act="relu2", rms_norm_eps=1e-5, rope_theta=1e8, num_key_value_heads=8)
+    bias = inputs.keys.flag("attention_bias")
+    mlp_bias = inputs.keys.flag("mlp_bias")
+    return decoder(inputs, gated=False, qkv_bias=bias, o_bias=bias, mlp_bias=mlp_bias)
+
+
 def emu3(inputs: FamilyInputs) -> ModelConfig:
     """Emu3 for text alone: Llama."""
     return llama(inputs.with_defaults(rms_norm_eps=1e-5, rope_theta=1e6, num_key_value_heads=8))

@@ -107,6 +107,7 @@ _IGNORED = {
     "scale_decoder_outputs",
     "audio_config", "embedding_initializer_range", "altup_coef_clip", "altup_lr_multiplier",  # of training, Gemma 3n's
     "embed_dropout", "resid_dropout",  # GPT-Neo's
+    "pooling",  # of a Cohere Compass that embeds
     "cls_dropout", "pooler_dropout", "pooler_hidden_act",  # DeBERTa's
 }  # fmt: skip
 
