@@ -23,6 +23,7 @@ from forearm.model.families.keys import read_json
         ("DeepSeek-V3", "kimi_k2", {"model_type": "kimi_k25", "architectures": ["KimiK25ForConditionalGeneration"]}),
         ("Qwen2.5-0.5B-Instruct", "qwen2_5_omni_text", {"model_type": "qwen2_5_omni"}),
         ("Qwen3-30B-A3B", "qwen3_omni_moe_text", {"model_type": "qwen3_omni_moe"}),
+        ("Qwen3-0.6B", "qwen3_asr_text", {"model_type": "qwen3_asr"}),
         ("Nemotron-H-8B-Base-8K", "nemotron_h", {
             "model_type": "nemotron_h_omni", "architectures": ["NemotronH_Omni_Reasoning_V3"],
         }),
@@ -34,7 +35,7 @@ def test_the_text_part_of_a_multimodal_model_is_found(
     alone = read(tmp_path, text)
     inner = PUBLISHED[text] | {"model_type": text_type}
     nested: dict[str, Any] = {"text_config": inner}
-    if "omni_text" in text_type or "omni_moe_text" in text_type:
+    if any(talks in text_type for talks in ("omni_text", "omni_moe_text", "asr_text")):
         nested = {"thinker_config": nested, "talker_config": {"text_config": {"model_type": "llama"}}}
     elif text_type == "nemotron_h":
         nested = {"llm_config": inner}  # as the published files say
