@@ -24,10 +24,13 @@ PIECE_ROWS = 4096
 def formats_of(config: ModelConfig, name: str) -> dict[str, WeightFormat]:
     """Return the formats of --quantization `name` (embedding and head int8), or a float dtype for all.
 
-    A name ending in -float has --quantization-activations float.
+    A name ending in -float has --quantization-activations float. mxfp4 is that of experts, beside int4.
     """
     if name in FLOATS:
         return uniform_formats(config, WeightFormat(name))  # type: ignore[arg-type]  # one of FLOATS
+    if name == "mxfp4":
+        experts = [spec.name for spec in matrices(config) if spec.experts > 1]
+        return formats_of(config, "int4") | dict.fromkeys(experts, WeightFormat("fp4_e2m1", 32, "e8m0"))
     asked = _asked(name)
     rotated = asked.rotated and not obstacle(config)
     return plan_formats(matrices(config), (), "bfloat16", asked, quantized=False, rotated=rotated)

@@ -34,9 +34,7 @@ SHAPES = {
     "tinyllama-1.1b": "TinyLlama-1.1B",
     "llama-2-7b": "Llama-2-7B",
     "qwen3-30b-a3b@4": "Qwen3-30B-A3B, 4 of its 48 layers",
-    "qwen3-30b-a3b@12th": "Qwen3-30B-A3B, a 12th: 4 of 48 layers",
-    "qwen3.5-9b@8th": "Qwen3.5-9B, an 8th: 4 of 32 layers",
-    "lfm2-1.2b": "LFM2-1.2B",
+    "qwen3.5-9b@4": "Qwen3.5-9B, 4 of its 32 layers",
 }
 SAME_FILES = ("Q4_0", "Q4_K_M")  # forearm's names where it reads the file that llama.cpp quantized for itself
 FORMATS = {"bfloat16": "16 bits", "int8": "int8", "int4": "int4"}
@@ -114,7 +112,7 @@ the largest resident set in MB. The lines below say how many times better forear
 rounds' ratios, in the same run. Of several runs the one with the most rounds counts, of those the latest, for each
 cell by itself. Requests: 16 at once, prompts of 128 and outputs of 64 tokens, over HTTP (OpenVINO in its process).
 Starts are from packed weights. All weights are random. `make bench` (`BENCH_PEERS=DIR` for the peers) measures the
-machine it runs on. A 12th of a model has a 12th of its layers and of its vocabulary.
+machine it runs on.
 """
 
 
@@ -156,7 +154,8 @@ def instruction_table(measured: Measured) -> str:
 def peer_tables(measured: Measured) -> Iterator[str]:
     """Yield a table for each machine."""
     for machine, results in measured.kinds["compare"].items():
-        places = product(SHAPES, (*FORMATS, *SAME_FILES))
+        measured_shapes = {one.shape for run in results.runs for one in run.figures}
+        places = product(sorted(measured_shapes, key=[*SHAPES].index), (*FORMATS, *SAME_FILES))
         rows = [row for place in places for row in peer_rows(measured, machine, *place)]
         yield f"\n### {results.machine}\n\n{source(f'compare/{machine}.json')}{runs_list(results.runs)}\n"
         yield table(["Shape", "Weights", "Perplexity", *COLUMNS.values()], rows)
