@@ -212,7 +212,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--cores", default="", help="CPU ids, one a thread, separated by commas; default: not pinned")
     parser.add_argument("--shapes", default="r1-distill-qwen-1.5b", help=f"of {', '.join(SHAPES)}")
-    parser.add_argument("--formats", default="bfloat16,int8,int4", help="float32 … int8, int4 (-g64, -g32; -float), mxfp4")
+    parser.add_argument(
+        "--formats", default="bfloat16,int8,int4", help="float32 … int8, int4 (-g64, -g32; -float), mxfp4"
+    )
     parser.add_argument("--kv-cache-dtype", default=KV_DTYPE)
     parser.add_argument("--layers", type=int, default=0, help="of the shape; 0: all")
     parser.add_argument("--context", type=int, default=256, help="position of the decoded token")
