@@ -174,6 +174,12 @@ TEXT_PARTS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any
         "text_config": {"model_type": "qwen3", "head_dim": 16}, "audio_config": _EARS,
         "adaptor_config": {"hidden_size": 72, "num_hidden_layers": 1, "intermediate_size": 18},
     }),
+    *((name, config, {
+        "text_config": {"model_type": "qwen2"}, "audio_config": {"model_type": "audioflamingo3_encoder", **_EARS},
+    }) for name, config in (("audioflamingo3", "AudioFlamingo3Config"), ("musicflamingo", "MusicFlamingoConfig"))),
+    ("moss_transcribe_diarize", "MossTranscribeDiarizeConfig", {
+        "text_config": {"model_type": "qwen3", "head_dim": 16}, "audio_config": _EARS,
+    }),
     ("vibevoice_asr", "VibeVoiceAsrConfig", {"text_config": {"model_type": "qwen2"}}),
     ("qwen2_audio", "Qwen2AudioConfig", {"text_config": {"model_type": "qwen2"}, "audio_config": _EARS}),
     ("voxtral", "VoxtralConfig", {"text_config": {"model_type": "llama"}, "audio_config": _EARS}),

@@ -67,7 +67,8 @@ def make(case: Case, folder: Path) -> PreTrainedModel:
     """
     torch.manual_seed(case.seed)
     config = case.make_config()
-    auto = AutoModelForMultimodalLM if "text_config" in case.settings else AutoModelForCausalLM
+    outer = transformers.AutoModelForSeq2SeqLM if "Flamingo" in case.config else AutoModelForMultimodalLM
+    auto = outer if "text_config" in case.settings else AutoModelForCausalLM
     model = auto.from_config(config, attn_implementation="eager", dtype=torch.float32)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

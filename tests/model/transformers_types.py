@@ -297,7 +297,7 @@ def main(types: list[str]) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
         try:
-            refused = REFUSED.get(model_type)
+            refused = REFUSED.get(model_type) if model_type not in FAMILIES else None
             text = f"refused: {refused}" if refused else compare(model_type)
         except ConfigError as problem:
             text = f"refused: {problem}"
