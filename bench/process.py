@@ -50,6 +50,9 @@ class Timed:
         self._executor.forward(batch)
         self.taken += time.perf_counter() - begin
 
+    def merge_page(self) -> bool:
+        return self._executor.merge_page()
+
     def sample(self, sampling: Sampling) -> Sampled:
         begin = time.perf_counter()
         sampled = self._executor.sample(sampling)
