@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Count instructions per token on Arm, beside llama.cpp: the shapes of Qwen2.5-0.5B and, with experts, of Qwen3-30B-A3B,
-# under emulation, with a plugin of qemu.
+# Count instructions per token on Arm, beside llama.cpp: the shapes of Qwen2.5-0.5B and 1.5B and, with experts, of
+# Qwen3-30B-A3B, under emulation, with a plugin of qemu.
 #
 #   tools/arm/count_instructions.sh [FOLDER]   write FOLDER/graviton2-like.json and the like, as bench/results/instructions has them
 #
 # Both engines are built by the same compiler for the same CPU, run with one thread, and counted between the same marks: a
 # prompt of 128 tokens, then one more token. Models have 1 and 2 layers; their difference is one layer, of which the models
-# have 24 and 48. An instruction count is not a time: it does not show how many instructions a core executes per cycle.
-# COUNT_SHAPES names other shapes. llama.cpp has no vector code for BF16 on Arm: of experts it is not counted.
+# have 24 to 48. An instruction count is not a time: it does not show how many instructions a core executes per cycle.
+# COUNT_SHAPES names other shapes. llama.cpp has no vector code for BF16 on Arm: it is counted of the smallest shape.
 #
 # Runs on x86-64 Debian 12 or Ubuntu. From a clean checkout it takes about half an hour, mostly to compile llama.cpp.
 set -euo pipefail
@@ -18,7 +18,7 @@ out=$(realpath -m "${1:-build/arm/count/instructions}")
 own=tools/arm/count_instructions
 work=build/arm/count
 prompt=128
-read -ra shapes <<< "${COUNT_SHAPES:-qwen2.5-0.5b qwen3-30b-a3b}"
+read -ra shapes <<< "${COUNT_SHAPES:-qwen2.5-0.5b r1-distill-qwen-1.5b qwen3-30b-a3b}"
 mkdir -p "$work"
 [ -x .venv/bin/python ] || make native
 tools/system_packages.sh python3 test
@@ -100,12 +100,14 @@ while read -r name compiled emulated; do
     -Wl,--start-group "${libraries[@]}" -Wl,--end-group -pthread 2> "$work/link.log"
   for shape in "${shapes[@]}"; do
     for layers in 1 2; do
-      for pair in "Q4_0 int4" "BF16 bfloat16"; do
-        read -r llama_format format <<< "$pair"
-        file=$work/$shape-$llama_format-$layers.gguf
+      for pair in "Q4_0 int4 int4-wide" "Q6_K int6" "BF16 bfloat16"; do
+        read -ra formats <<< "$pair"
+        file=$work/$shape-${formats[0]}-$layers.gguf
         [ -e "$file" ] || continue
-        count "$name-$shape-llama-$llama_format-$layers" "$emulated" "$theirs" "$file" "$prompt"
-        count "$name-$shape-forearm-$format-$layers" "$emulated" "$work/forearm_count" "$shape" "$format" "$layers" "$prompt"
+        count "$name-$shape-llama-${formats[0]}-$layers" "$emulated" "$theirs" "$file" "$prompt"
+        for format in "${formats[@]:1}"; do
+          count "$name-$shape-forearm-$format-$layers" "$emulated" "$work/forearm_count" "$shape" "$format" "$layers" "$prompt"
+        done
       done
     done
   done

@@ -1,8 +1,9 @@
 // Our model between the marks: a prompt, then one token after it.
 //
-//   forearm_count SHAPE bfloat16|int4 LAYERS PROMPT_TOKENS       a shape of bench/shapes.py
+//   forearm_count SHAPE bfloat16|int4|int4-wide|int6 LAYERS PROMPT_TOKENS       a shape of bench/shapes.py
 //
 // int4 is what --quantization int4 makes: groups of 128 with float16 scales, embedding and head int8 in groups of 64.
+// int4-wide has activations of 16 bits (--quantization-activations float). int6 is what Q6_K becomes: groups of 16.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -20,43 +21,70 @@ namespace {
 
 using namespace forearm;
 
-constexpr int64_t kCodeGroup = 128, kHeadGroup = 64;
+constexpr int64_t kHeadGroup = 64;
 
-Config config_of(const std::string& shape, int64_t layers) {
-  const bool experts = shape == "qwen3-30b-a3b";
+struct Shape {
+  const char* name;
+  int64_t hidden, heads, kv_heads, head_dim, width;
+  bool experts, tied;
+};
+constexpr Shape kShapes[] = {{"qwen2.5-0.5b", 896, 14, 2, 64, 4864, false, true},
+                             {"r1-distill-qwen-1.5b", 1536, 12, 2, 128, 8960, false, false},
+                             {"qwen3-30b-a3b", 2048, 32, 4, 128, 768, true, false}};
+
+// The number format of a layer's matrices.
+struct Codes {
+  const char* name;
+  DType dtype;
+  int64_t group;
+  bool wide;
+};
+constexpr Codes kCodes[] = {{"bfloat16", DType::bf16, 0, false},
+                            {"int4", DType::int4, 128, false},
+                            {"int4-wide", DType::int4, 128, true},
+                            {"int6", DType::int6, 16, false}};
+
+template <typename Row, size_t kRows>
+const Row& row_of(const Row (&rows)[kRows], const char* name) {
+  for (const Row& row : rows)
+    if (std::strcmp(row.name, name) == 0) return row;
+  std::fprintf(stderr, "forearm_count: unknown: %s\n", name);
+  std::exit(2);
+}
+
+Config config_of(const Shape& shape, int64_t layers) {
   Config c{};
   c.vocab_size = 151936;
-  c.hidden = experts ? 2048 : 896;
-  c.heads = experts ? 32 : 14;
-  c.kv_heads = experts ? 4 : 2;
-  c.head_dim = experts ? 128 : 64;
+  c.hidden = shape.hidden;
+  c.heads = shape.heads;
+  c.kv_heads = shape.kv_heads;
+  c.head_dim = shape.head_dim;
   c.max_positions = 4096;
   Rope rope;
   for (int i = 0; i < c.head_dim / 2; ++i) rope.inv_freq.push_back(1.0f / static_cast<float>(1 << (i / 4)));
   c.ropes.push_back(rope);
-  LayerKind layer{AttentionKind{0, 0}, FeedForwardKind{experts ? 768 : 4864}};
-  if (experts) layer.experts = ExpertsKind{128, 8};
-  if (experts) layer.experts->renormalized = true;
+  LayerKind layer{AttentionKind{0, 0}, FeedForwardKind{shape.width}};
+  if (shape.experts) layer.experts = ExpertsKind{128, 8};
+  if (shape.experts) layer.experts->renormalized = true;
   c.layers.assign(static_cast<size_t>(layers), layer);
-  c.qk_norm = experts ? QkNorm::head : QkNorm::none;
-  c.tied_head = !experts;
-  c.attention_scale = experts ? 0.08838835f : 0.125f;
-  c.matrices = checks::dense_matrices(c, !experts);
+  c.qk_norm = shape.experts ? QkNorm::head : QkNorm::none;
+  c.tied_head = shape.tied;
+  c.attention_scale = shape.head_dim == 128 ? 0.08838835f : 0.125f;
+  c.matrices = checks::dense_matrices(c, !shape.experts);
   return c;
 }
 
 bool is_head(const MatrixSpec& spec) { return spec.role == Role::embedding || spec.role == Role::head; }
 
-Formats formats_of(const Config& c, bool codes) {
+Formats formats_of(const Config& c, const Codes& codes) {
   Format format;
-  format.dtype = codes ? DType::int4 : DType::bf16;
-  if (codes) {
-    format.group = kCodeGroup;
-    format.scale_dtype = DType::f16;
-  }
+  format.dtype = codes.dtype;
+  format.group = codes.group;
+  format.scale_dtype = codes.group ? DType::f16 : DType::f32;
+  format.wide = codes.wide;
   Formats formats = checks::uniform(c, format);
   for (const MatrixSpec& spec : c.matrices) {
-    if (!codes || !is_head(spec)) continue;
+    if (!codes.group || !is_head(spec)) continue;
     formats[spec.name].dtype = DType::int8;
     formats[spec.name].group = kHeadGroup;
   }
@@ -65,7 +93,7 @@ Formats formats_of(const Config& c, bool codes) {
 
 class Loader {
  public:
-  Loader(Executor& executor, bool codes) : executor_(executor), codes_(codes), noise_(1 << 20) {
+  Loader(Executor& executor, const Codes& codes) : executor_(executor), codes_(codes), noise_(1 << 20) {
     std::mt19937 random(1);  // the same on every machine
     for (uint8_t& byte : noise_) byte = static_cast<uint8_t>(random() >> 24);
   }
@@ -87,7 +115,7 @@ class Loader {
   void piece(const MatrixSpec& spec, const std::string& name, int64_t row, int64_t rows) {
     at_ += 1021;  // no two pieces begin alike
     const size_t count = static_cast<size_t>(rows * spec.k);
-    if (!codes_ || spec.role == Role::router) {
+    if (!codes_.group || spec.role == Role::router) {
       std::vector<uint16_t> bits(count);  // bfloat16 of 2^-6 .. 2^-4, either sign
       for (uint16_t& value : bits) {
         const uint32_t b = next();
@@ -100,21 +128,21 @@ class Loader {
     std::vector<int8_t> values(count);
     for (int8_t& value : values) {
       const auto b = static_cast<int8_t>(next());
-      value = head ? std::max<int8_t>(b, -127) : static_cast<int8_t>(b / 16);
+      value = head ? std::max<int8_t>(b, -127) : static_cast<int8_t>(b >> (8 - dtype_bits(codes_.dtype)));
     }
-    const int64_t group = head ? kHeadGroup : kCodeGroup;
+    const int64_t group = head ? kHeadGroup : codes_.group;
     const std::vector<float> scales(static_cast<size_t>(rows * ((spec.k + group - 1) / group)),
                                     head ? 0x1p-12f : 0x1p-8f);
     executor_.load_codes(name, {values.data(), rows, spec.k, scales.data(), nullptr, nullptr}, nullptr, row);
   }
 
   Executor& executor_;
-  const bool codes_;
+  const Codes& codes_;
   std::vector<uint8_t> noise_;
   size_t at_ = 0;
 };
 
-void load(Executor& executor, bool codes) {
+void load(Executor& executor, const Codes& codes) {
   const Config& c = executor.config();
   Loader load(executor, codes);
   for (const MatrixSpec& spec : c.matrices)
@@ -143,9 +171,9 @@ void step(Executor& executor, int32_t first, int32_t count) {
 
 int main(int argc, char** argv) {
   if (argc != 5) return 2;
-  const bool codes = std::strcmp(argv[2], "int4") == 0;
+  const Codes& codes = row_of(kCodes, argv[2]);
   const int prompt = std::atoi(argv[4]);
-  const Config config = config_of(argv[1], std::atoi(argv[3]));
+  const Config config = config_of(row_of(kShapes, argv[1]), std::atoi(argv[3]));
   Executor executor(config, formats_of(config, codes), {DType::bf16, 512, 1, 1, 512}, {}, 1);
   load(executor, codes);
 

@@ -14,12 +14,13 @@ from bench.records import Figure, figure, line_of, record, run_of
 from bench.shapes import SHAPES
 
 CPUS = ("graviton2", "graviton3", "graviton4")
-PAIRS = {"int4": "Q4_0", "bfloat16": "BF16"}  # forearm's format: llama.cpp's
+PAIRS = {"int4": "Q4_0", "int4-wide": "Q4_0", "int6": "Q6_K", "bfloat16": "BF16"}  # forearm's format: llama.cpp's
+WORDS = {"int4-wide": "int4, float activations", "int6": "Q6_K"}  # of forearm's formats, where they are others
 NOTES = (
     "Executed instructions counted by a plugin of qemu 7.2, one thread; both compiled by the same g++, llama.cpp "
     "(llama-cpp-python 0.3.36) for the very CPU. All layers are computed from 1 and 2. A count is not a time.",
     "Weights are random, so that tokens choose experts about evenly. forearm's embedding and head are int8 in groups "
-    "of 64, llama.cpp's Q8_0.",
+    "of 64, llama.cpp's Q8_0. Float activations are rounded to 16 bits, llama.cpp's to 8.",
 )
 
 
@@ -54,18 +55,21 @@ def figures_of(shape: str, rows: dict[str, dict[str, float]]) -> list[Figure]:
         own, peer = rows.get(f"forearm-{ours}"), rows.get(f"llama-{theirs}")
         for name, value in (own or {}).items():
             phase, what = name.split()
-            found.append(figure(shape, ours, phase, f"{what}_per_token", value))
+            format = WORDS.get(ours, ours)
+            found.append(figure(shape, format, phase, f"{what}_per_token", value))
             if peer:
                 ratio = peer[name] / value if what == "instructions" else None
-                found.append(figure(shape, ours, phase, f"{what}_per_token", peer[name], f"llama.cpp {theirs}", ratio))
+                found.append(
+                    figure(shape, format, phase, f"{what}_per_token", peer[name], f"llama.cpp {theirs}", ratio)
+                )
     return found
 
 
 def main() -> None:
     folder, prompt, out = Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-    names = [
+    names = {
         f"{engine}-{name}" for pair in PAIRS.items() for engine, name in zip(("forearm", "llama"), pair, strict=True)
-    ]
+    }
     for cpu in CPUS:
         found: list[Figure] = []
         for shape in sys.argv[4:]:
