@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import sys
 import termios
@@ -27,6 +28,8 @@ class Terminal:
         os.environ["PROMPT_TOOLKIT_NO_CPR"] = "1"  # nobody answers where the cursor is
         self.pid, self._screen = pty.fork()
         if self.pid == 0:
+            for number in (signal.SIGINT, signal.SIGHUP):  # background jobs and nohup ignore them
+                signal.signal(number, signal.SIG_DFL)
             os.execv(sys.executable, [sys.executable, "-m", "forearm", *argv])
         fcntl.ioctl(self._screen, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.shown = ""
