@@ -14,6 +14,7 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, tr
 from transformers import GemmaTokenizer, GPT2Tokenizer, LlamaTokenizer, Qwen2Tokenizer, Qwen3_5Tokenizer
 
 from forearm.errors import ConfigError
+from forearm.text.tokenizer.gguf import PRE_TOKENIZERS
 from forearm.text.tokenizer.tokenizer import load_tokenizer
 
 TEXTS = [
@@ -122,20 +123,27 @@ def test_gpt2_cuts_and_merges_as_transformers_does(tmp_path: Path) -> None:
 
 
 # The regular expressions of the models' tokenizer.json.
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
 PATTERNS = {
-    "llama-bpe": [
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-        r"|\s+(?!\S)|\s+"
-    ],
+    **{name: [LLAMA3] for name in ("llama-bpe", "falcon-h1", "smaug-bpe", "glm4")},
     "smollm": [r"\p{Nd}|\p{Nl}|\p{No}", r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"],
     "tekken": [
         r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?"
         r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+"
         r"|\s+(?!\S)|\s+"
     ],
-    "falcon-h1": [
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    "deepseek-r1-qwen": [
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
         r"|\s+(?!\S)|\s+"
+    ],
+    "kimi-k2": [
+        r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+"
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+"
+        r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
     ],
     "seed-coder": [
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+"
@@ -154,15 +162,22 @@ PATTERNS = {
     ],
 }
 
+WHOLE = ("llama-bpe", "falcon-h1", "tekken", "glm4", "kimi-k2")  # a word of the vocabulary is not merged
+
+
+def test_every_way_to_cut_is_compared() -> None:
+    others = ("gpt-2", "qwen2", "qwen35", "deepseek-llm")  # in tests of their own
+    compared = [PRE_TOKENIZERS[name] for name in (*PATTERNS, *others)]
+
+    assert [name for name, one in PRE_TOKENIZERS.items() if one not in compared] == []
+
 
 @pytest.mark.parametrize("pre", PATTERNS)
 def test_other_families_cut_by_their_own_expressions(tmp_path: Path, pre: str) -> None:
     vocabulary, merges = byte_level_file(tmp_path / "m.gguf", pre)
     ours = load_tokenizer(tmp_path / "m.gguf")
 
-    theirs = Tokenizer(
-        models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre in ("llama-bpe", "falcon-h1", "tekken"))
-    )
+    theirs = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre in WHOLE))
     cuts = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in PATTERNS[pre]]
     theirs.pre_tokenizer = pre_tokenizers.Sequence([*cuts, pre_tokenizers.ByteLevel(False, use_regex=False)])
 
