@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import platform
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from forearm import __version__
 if platform.machine() != "x86_64":
     pytest.skip("helm-python-sdk has wheels for x86-64 alone", allow_module_level=True)
 helm = importlib.import_module("helm_python")
+ROOT = Path(__file__).resolve().parents[2]
 DIGEST = "sha256:" + "5e" * 32
 
 
@@ -136,3 +138,18 @@ def test_the_pods_reach_names_and_https_alone() -> None:
 def test_a_wrong_value_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(helm.HelmValuesError, match="|".join(values)):
         rendered(values)
+
+
+def test_packed_weights_stay_on_the_volume_of_the_models() -> None:
+    """--weight-cache auto keeps them in HF_HOME: a volume in pods, compose and the role."""
+    made = objects()
+    [container] = made["StatefulSet"]["spec"]["template"]["spec"]["containers"]
+    written = [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
+    image = re.search(r"HF_HOME=(\S+)", (ROOT / "Dockerfile.arm").read_text())
+    unit = (ROOT / "ansible/roles/forearm/templates/forearm.service.j2").read_text()
+
+    assert made["ConfigMap"]["data"]["HF_HOME"] in written
+    assert image is not None
+    assert f":{image[1]}\n" in (ROOT / "docker-compose.yml").read_text()
+    assert "--env HF_HOME=/models/huggingface" in unit
+    assert "forearm_models_folder }}:/models --volume" in unit
