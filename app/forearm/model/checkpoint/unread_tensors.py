@@ -52,7 +52,7 @@ _CARRIED = (
     "vit.",  # HunyuanOCR's eyes
     "sam_model.",  # DeepSeek-OCR 2's
     "qwen2_model.",
-    "projector.",
+    "model.projector.",
     "view_seperator",
     "vqmodel.",  # Emu3's codes of pictures
     "add_q_proj.",  # of layers of Cosmos 3 that draw pictures, beside those that read
@@ -66,11 +66,6 @@ _CARRIED = (
     "post_attention_layernorm_moe_gen.",
     "mlp_moe_gen.",
     "norm_moe_gen.",
-    "blocks.",  # Cosmos 3's eyes
-    "merger.",
-    "patch_embed.",
-    "pos_embed.",
-    "deepstack_merger_list.",
     "q_scale",  # of a quantized KV cache
     "k_scale",
     "v_scale",
@@ -83,6 +78,8 @@ _CARRIED = (
     "rope_factors_short.weight",
     "attn_rot_embd.weight",
 )
+# Cosmos 3's eyes, which stand beside the model: beginnings of names.
+_BESIDE = ("blocks.", "merger.", "patch_embed.", "pos_embed.", "deepstack_merger_list.")
 _TEXT_PART = "language_model."  # in names of a multimodal model's tensors
 # Heads for pretraining, which a pooling model does not compute; and T5's decoder and second name of the embedding.
 _NOT_POOLED = (
@@ -163,6 +160,7 @@ def unread_names(config: ModelConfig, tensors: Collection[str], used: Collection
     names = set(tensors) - set(used) - tied
     if _TEXT_PART in stored_module(config, tensors, "layers"):  # what stands beside it sees or hears
         names = {name for name in names if _TEXT_PART in name or "lm_head." in name}
+    names = {name for name in names if not name.startswith(_BESIDE)}
     return sorted(name for name in names if not any(known in f".{name}" for known in carried))
 
 
