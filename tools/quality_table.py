@@ -5,6 +5,7 @@ from __future__ import annotations
 from tools.measured import Measured
 from tools.tables import shown, table, title_of
 
+# Formats in the order of the table.
 QUALITY = (
     "bfloat16",
     "float16",

@@ -41,11 +41,11 @@ class Region {
   // Forces small pages instead of the huge page with this byte: a page lies on a single node, and here memory of two
   // nodes meets.
   void split_page(char* at) const;
-  // Leaves the huge page with this byte in small pages for now. The system clears a page when it is first touched: 2 MB
-  // for the few kB that the first request needs of each layer's cache.
+  // Keeps the 2 MB around `at` in small pages until merge_page: the system clears a page when it is first touched, a
+  // huge one for the few kB that the first request needs of each layer's cache.
   void begin_small(char* at);
-  // Makes a huge page of the next one that begin_small left in small pages, a copy of 2 MB. Returns whether there was
-  // one.
+  // Makes a huge page where begin_small kept small ones, at one place a call: 2 MB are copied. Returns whether a place
+  // was left.
   bool merge_page();
 
  private:
