@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from tests.model.cases import CASES, make
 from tests.model.reference import Rounding, load_weights, logits
 from tests.model.run_native import Run, Stepper, compute
@@ -123,3 +127,46 @@ def test_floats_are_rounded_at_load(plain: tuple[str, Path]) -> None:
         got = Stepper(Run(str(plain[1]), tokens, 0, quantization=quantization)).step(tokens)
         errors.append(float(np.median(np.abs(got - exact)) / exact.std()))
     assert 0 < max(errors[:2]) < errors[2] < 0.4, errors
+
+
+FUSED = {"qwen3-moe": "_scale_inv", "granite-moe": "_scale", "mistral4": "_scale_inv"}  # ends of their scales' names
+
+
+@pytest.mark.parametrize(
+    ("model", "form"),
+    [
+        ("qwen3-moe", "fp8-block"),
+        ("qwen3-moe", "fp8-tensor"),
+        ("mistral4", "fp8-tensor"),
+        ("granite-moe", "ct-fp8-channel"),
+    ],
+)
+def test_fp8_experts_may_be_in_one_tensor(model: str, form: str, tmp_path: Path) -> None:
+    """transformers 5, Mistral Small 4 and Granite stack the experts' codes and scales; a block may hold gate and up."""
+    case = next(case for case in CASES if case.name == model)
+    make(case, tmp_path / "made").save_pretrained(tmp_path / "plain", save_original_format=model != "qwen3-moe")
+    format = next(format for format in FORMATS if format.name == form)
+    config = json.loads((tmp_path / "plain/config.json").read_text())
+    stored, floats = {}, {}
+    for name, tensor in load_file(tmp_path / "plain/model.safetensors").items():
+        stored[name] = floats[name] = tensor
+        if tensor.dim() == 3:
+            encoded = [format.encode(one.double().numpy()) for one in tensor]
+            scales = next(end for end in encoded[0] if end != "weight")
+            shape = (tensor.shape[1], tensor.shape[2])
+            floats[name] = torch.stack([torch.from_numpy(format.decode(one, shape)).float() for one in encoded])
+            stored[name] = torch.stack([one["weight"] for one in encoded])
+            joint = torch.stack([one[scales] for one in encoded])
+            stored[f"{name}{FUSED[model]}"] = joint.reshape(len(tensor), 1, 1) if form == "fp8-tensor" else joint
+    for kind, tensors, more in (("stored", stored, {"quantization_config": format.settings}), ("floats", floats, {})):
+        shutil.copytree(tmp_path / "plain", tmp_path / kind)
+        save_file(tensors, tmp_path / kind / "model.safetensors", {"format": "pt"})
+        (tmp_path / kind / "config.json").write_text(json.dumps(config | more))
+
+    ours, theirs = (
+        Stepper(Run(str(tmp_path / kind), [], 45, "float32", "float32")).step(case.tokens()[:33])
+        for kind in ("stored", "floats")
+    )
+
+    assert format_of_experts(tmp_path / "stored", "auto").dtype == "fp8_e4m3"
+    assert 0 < np.median(np.abs(ours - theirs)) < 0.01 * theirs.std()

@@ -223,7 +223,7 @@ def _match(
     coded = dict.fromkeys(shapes, None) | {
         name: find(name.removesuffix(".weight"), (shape[0], shape[1]))
         for name, shape in shapes.items()
-        if len(shape) == 2 and name.endswith(".weight")
+        if len(shape) == 2  # without .weight: a tensor of all experts
     }
     missing = sorted(name for name in by_name if coded[name] is None and name not in tensors)
     if missing:

@@ -7,6 +7,7 @@ Source: OCP, "8-bit Floating Point Specification" 1.0; "Microscaling Formats (MX
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -31,10 +32,8 @@ MX_GROUP = 32
 _MOST_BLOCK = 1 << 20
 _TWICE = (0, 1, 2, 3, 4, 6, 8, 12)  # 2 * E2M1 by its three low bits
 _TABLE = bytes((-_TWICE[code % 8] if code >= 8 else _TWICE[code]) & 255 for code in range(16)) * 16  # for any byte
-_SCALE_NAMES = (
-    "weight_scale_inv",
-    "weight_scale",
-)  # the name for blocks (it is a factor in spite of the name), and for all others
+# Ends of the names of scales for blocks (it is a factor in spite of the name), and for all others.
+_SCALE_ENDS = ("_scale_inv", "_scale")
 _IGNORED = ("input_scale", "activation_scale", "input_scale_ub")
 
 
@@ -43,7 +42,7 @@ def fp8(settings: Keys, tensors: CheckpointTensors) -> Find:
     block = block_of(settings, "weight_block_size")
 
     def matrix(module: str, shape: tuple[int, int]) -> CodedMatrix | None:
-        weight = tensors.stored.get(f"{module}.weight")
+        weight = tensors.stored.get(_codes_name(tensors, module))
         if weight is None or weight.dtype != "F8_E4M3":
             return None
         return fp8_matrix(tensors, module, shape, block)
@@ -65,33 +64,52 @@ def block_of(settings: Keys, key: str) -> tuple[int, int] | None:
     return block[0], block[1]
 
 
+def _codes_name(tensors: CheckpointTensors, module: str) -> str:
+    """Return the name of a module's codes; modules of all experts may have it themselves, without .weight."""
+    return module if tensors.has(module) else f"{module}.weight"
+
+
 def fp8_matrix(
     tensors: CheckpointTensors, module: str, shape: tuple[int, int], block: tuple[int, int] | None
 ) -> CodedMatrix:
-    """Return a matrix of E4M3 with one scale, a scale for each row, or one for each block of [rows, columns]."""
-    rows, k = shape
-    codes = tensors.take(f"{module}.weight", ("F8_E4M3",), shape)
-    name = next((n for n in _SCALE_NAMES if tensors.has(f"{module}.{n}")), _SCALE_NAMES[block is None])
+    """Return a matrix of E4M3 with one scale, a scale for each row, or one for each block of [rows, columns].
+
+    Those of all experts may be stacked, [experts, rows of one, columns], and their scales with them.
+    """
+    name, k = _codes_name(tensors, module), shape[1]
+    experts = tensors.stored[name].shape[:-2] if tensors.has(name) else ()
+    rows = shape[0] // max(math.prod(experts), 1)
+    codes = tensors.take(name, ("F8_E4M3",), (*experts, rows, k))
+    scales_name = next(
+        (name + end for end in _SCALE_ENDS if tensors.has(name + end)), name + _SCALE_ENDS[block is None]
+    )
     floats = ("F32", "BF16", "F16", "F8_E8M0")
     if block is None:
-        scales = tensors.take(f"{module}.{name}", floats, (), (1,), (1, 1), (rows,), (rows, 1))
-        group = 0
+        of_one = [(*experts, 1, 1), experts] if experts else [(), (1,), (1, 1)]
+        scales = tensors.take(scales_name, floats, *of_one, (*experts, rows), (*experts, rows, 1))
+        group, of_rows = 0, scales.shape[len(experts) : len(experts) + 1] == (rows,)
+        block_rows = 1 if of_rows else rows
     else:
-        scales = tensors.take(f"{module}.{name}", floats, (-(-rows // block[0]), -(-k // block[1])))
-        group = whole_groups(module, k, block[1])
-    kept = scale_dtype(scales)
-    format = WeightFormat("fp8_e4m3", group, kept, wide=True)
-    used = (codes, scales, *tensors.some(*(f"{module}.{ignored}" for ignored in _IGNORED)))
-    block_rows = block[0] if block else 1 if scales.shape[:1] == (rows,) else rows
-    return CodedMatrix(module, shape, format, used, partial(_fp8_rows, codes, scales, block_rows, groups_of(format, k)))
+        scales = tensors.take(scales_name, floats, (*experts, -(-rows // block[0]), -(-k // block[1])))
+        group, block_rows = whole_groups(module, k, block[1]), block[0]
+    format = WeightFormat("fp8_e4m3", group, scale_dtype(scales), wide=True)
+    before = name.removesuffix("weight") if name != module else f"{module}_"
+    used = (codes, scales, *tensors.some(*(before + ignored for ignored in _IGNORED)))
+    flat = replace(codes, shape=shape)
+    return CodedMatrix(
+        module, shape, format, used, partial(_fp8_rows, flat, scales, (rows, block_rows), groups_of(format, k))
+    )
 
 
 def _fp8_rows(
-    codes: StoredTensor, scales: StoredTensor, block_rows: int, groups: int, files: Files, begin: int, end: int
+    codes: StoredTensor, scales: StoredTensor, rows: tuple[int, int], groups: int, files: Files, begin: int, end: int
 ) -> Codes:
+    """Return rows begin .. end - 1. rows: those of one expert, and those of a block of them that share scales."""
+    of_expert, of_block = rows
     stored = powers_of_two(files.array(scales)) if scales.dtype == "F8_E8M0" else files.floats(scales)
-    of_row = np.arange(begin, end) // block_rows
-    return Codes(files.array(codes)[begin:end], np.ascontiguousarray(stored.reshape(-1, groups)[of_row]))
+    expert, row = np.divmod(np.arange(begin, end), of_expert)
+    block = expert * -(-of_expert // of_block) + row // of_block
+    return Codes(files.array(codes)[begin:end], np.ascontiguousarray(stored.reshape(-1, groups)[block]))
 
 
 def mxfp4(tensors: CheckpointTensors, wide: bool) -> Find:
