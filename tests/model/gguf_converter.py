@@ -27,7 +27,8 @@ _OUTER = {
     "embed_tokens_per_layer": "per_layer_token_embd", "per_layer_model_projection": "per_layer_model_proj",
     "per_layer_projection_norm": "per_layer_proj_norm", "wte": "token_embd", "wpe": "position_embd",
     "altup_projections": "altup_proj", "altup_unembed_projections": "altup_unembd_proj",
-    "ln_f": "output_norm", "embed_in": "token_embd", "final_layer_norm": "output_norm", "embed_out": "output",
+    "ln_f": "output_norm", "word_embeddings": "token_embd", "embed_in": "token_embd", "embed_out": "output",
+    "final_layer_norm": "output_norm",
 }  # fmt: skip
 _USUAL = {  # sizes under GPT-2's names
     "n_embd": "hidden_size", "n_head": "num_attention_heads", "n_layer": "num_hidden_layers",

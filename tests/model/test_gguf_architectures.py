@@ -10,11 +10,12 @@ import pytest
 from tests.model.cases import Case, make
 from tests.model.gguf_conversions import STATES
 from tests.model.gguf_conversions_dense import OTHERS
+from tests.model.gguf_conversions_mixtures import MIXTURES
 from tests.model.gguf_converter import Config, Conversion, convert
 from tests.model.reference import Rounding, load_weights, logits, tolerance
 from tests.model.run_native import Run, compute
 
-ALL = [*STATES, *OTHERS]
+ALL = [*STATES, *OTHERS, *MIXTURES]
 
 
 @pytest.mark.parametrize(("case", "conversion"), ALL, ids=[case.name for case, _ in ALL])
@@ -52,7 +53,8 @@ def test_layers_that_predict_further_tokens_are_left_out(tmp_path: Path) -> None
 # value heads in the file's order, one or three to a key head; vectors and matrices that are stored in another form
 _NATIVE = (
     "qwen3.5-text", "qwen3.5-tied", "qwen3-next", "granite-h", "falcon-h1", "deepseek-v3", "minicpm3",
-    "kimi-linear", "gemma3n-text", "gemma4-per-layer", "gemma4-experts", "apertus", "apertus-biases",
+    "kimi-linear", "gemma3n-text", "gemma4-per-layer", "gemma4-experts", "apertus", "apertus-biases", "afmoe",
+    "falcon-grouped",
 )  # fmt: skip
 
 

@@ -165,6 +165,20 @@ def _gptneox(metadata: GgufMetadata, values: Values) -> str | None:
     return None
 
 
+def _exaone_moe(metadata: GgufMetadata, values: Values) -> str | None:
+    gguf_experts.corrected(metadata, values)
+    return _exaone4(metadata, values)
+
+
+def _falcon(metadata: GgufMetadata, values: Values) -> str | None:
+    kv_heads, two = values["num_key_value_heads"], metadata.has("blk.0.attn_norm_2.weight")
+    values |= {"new_decoder_architecture": kv_heads > 1 or two, "num_kv_heads": kv_heads, "multi_query": True}
+    values |= {"num_ln_in_parallel_attn": 1 + two, "bias": values.pop("attention_bias")}
+    values["ffn_hidden_size"] = values["intermediate_size"]
+    metadata.keys.get("falcon.tensor_data_layout")  # marks it as read: queries, keys and values follow each other
+    return None
+
+
 def _granite(metadata: GgufMetadata, values: Values) -> str | None:
     gguf_experts.granite_scales(metadata, values)
     return None
@@ -202,6 +216,8 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
     "gpt2": GgufArchitecture(("gpt2",)),
     "starcoder": GgufArchitecture(("gpt_bigcode",)),
     "gptneox": GgufArchitecture(("gpt_neox",), _gptneox),
+    "jais2": GgufArchitecture(("jais2",)),
+    "falcon": GgufArchitecture(("falcon",), _falcon),
     # with experts
     "qwen2moe": GgufArchitecture(("qwen2_moe",), gguf_experts.qwen2_moe),
     "qwen3moe": GgufArchitecture(("qwen3_moe",), gguf_experts.qwen3_moe),
@@ -212,9 +228,14 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
     "glm4moe": GgufArchitecture(("glm4_moe",), gguf_experts.glm4_moe, _AFTER_ATTENTION),
     "ernie4_5-moe": GgufArchitecture(("ernie4_5_moe",), gguf_experts.ernie4_5_moe),
     "granitemoe": GgufArchitecture(("granitemoe", "granitemoeshared"), gguf_experts.granite_moe, interleaved=True),
+    "minimax-m2": GgufArchitecture(("minimax_m2",), gguf_experts.minimax_m2),
+    "hunyuan-moe": GgufArchitecture(("hunyuan_v1_moe",), gguf_experts.hunyuan_moe),
+    "dots1": GgufArchitecture(("dots1",), gguf_experts.corrected),
+    "exaone-moe": GgufArchitecture(("exaone_moe",), _exaone_moe),
+    "afmoe": GgufArchitecture(("afmoe",), gguf_experts.corrected, {"q_gate": "attn_gate"}),
     "phimoe": GgufArchitecture(("phimoe",), gguf_experts.phimoe),
     "deepseek2": GgufArchitecture(
-        ("deepseek_v3", "deepseek_v2", "glm4_moe_lite"), gguf_experts.deepseek2, _LATENT
+        ("deepseek_v3", "deepseek_v2", "glm4_moe_lite", "youtu"), gguf_experts.deepseek2, _LATENT
     ),
     "minicpm3": GgufArchitecture(("minicpm3",), gguf_experts.minicpm3, _LATENT),
     "kimi-linear": GgufArchitecture(("kimi_linear",), gguf_experts.kimi_linear, _KIMI),

@@ -161,6 +161,8 @@ def _names(metadata: GgufMetadata, own: GgufArchitecture, config: ModelConfig) -
         names |= dict.fromkeys("qkv", "attn_qkv")
     if config.parallel_residual and not metadata.has("blk.0.ffn_norm.weight"):
         names["pre_mlp_norm"] = names["input_norm"]
+    if metadata.has("blk.0.attn_norm_2.weight"):  # Falcon's, of attention alone
+        names["input_norm"] = "attn_norm_2"
     if metadata.any_layer("ffn_gate_up_exps.weight"):
         names |= {"experts.gate": "ffn_gate_up_exps[0]", "experts.up": "ffn_gate_up_exps[1]"}
     joint = metadata.any_layer("attn_kv_b.weight")  # the rows of both, head by head

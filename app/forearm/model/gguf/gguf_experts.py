@@ -106,6 +106,43 @@ def ernie4_5_moe(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     return None
 
 
+def minimax_m2(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add MiniMax-M2's experts."""
+    plain(metadata, values)
+    values["intermediate_size"] = values["moe_intermediate_size"]
+    values["scoring_func"] = "sigmoid" if _sigmoid(metadata, True) else "softmax"
+    return None
+
+
+def hunyuan_moe(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add HunYuan's experts; the shared one is as wide as they are."""
+    plain(metadata, values)
+    values["moe_topk"], values["num_shared_expert"] = values["moe_k"], metadata.integer("expert_shared_count", 1)
+    width = values["moe_intermediate_size"]
+    if metadata.integer("expert_shared_feed_forward_length", width) != width:
+        raise metadata.wrong("expert_shared_feed_forward_length", f"that of expert_feed_forward_length ({width})")
+    return None
+
+
+def corrected(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add the experts of dots.llm1, K-EXAONE and Trinity: corrected sigmoid scores, shared experts.
+
+    No key tells that dots.llm1 has windows behind its last layer, that every fourth layer of Trinity has none, and that
+    its embeddings are scaled.
+    """
+    _routed(metadata, values)
+    if not _sigmoid(metadata, True):
+        raise metadata.wrong("expert_gating_func", f"{_SIGMOID} (sigmoid)")
+    metadata.integer("expert_shared_feed_forward_length", 0)  # marks it as read: that of an expert, times their number
+    values |= {
+        "num_shared_experts": values["n_shared_experts"], "num_dense_layers": values["first_k_dense_replace"],
+        "route_scale": values["routed_scaling_factor"], "mup_enabled": True, "global_attn_every_n_layers": 4,
+        "sliding_window": metadata.integer("attention.sliding_window", 0) or None,
+        "max_window_layers": values["num_hidden_layers"],
+    }  # fmt: skip
+    return None
+
+
 def granite_scales(metadata: GgufMetadata, values: dict[str, Any]) -> None:
     """Add the four multipliers of every Granite."""
     values["embedding_multiplier"] = metadata.number("embedding_scale", 0.0) or 1.0
@@ -131,7 +168,7 @@ def phimoe(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
 
 
 def deepseek2(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
-    """Add the keys of latent attention and experts of DeepSeek V2 and V3, and of GLM-4.7-Flash.
+    """Add the keys of latent attention and experts of DeepSeek V2 and V3, GLM-4.7-Flash, and Youtu, which has none.
 
     Files before multi-head latent attention was computed as such have the sizes of heads without _mla. The angles are
     not scaled, because mscale is mscale_all_dim in all published models.
@@ -142,6 +179,8 @@ def deepseek2(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     if scaling:
         weight = 10 * metadata.number("rope.scaling.yarn_log_multiplier", 0.0)
         scaling |= {"attention_factor": 1.0, "mscale": weight, "mscale_all_dim": weight}
+    if not values["n_routed_experts"]:
+        return "youtu"
     if _sigmoid(metadata, metadata.any_layer("exp_probs_b.bias")):
         return "glm4_moe_lite" if metadata.keys.get("tokenizer.ggml.pre") == "glm4" else "deepseek_v3"
     values["topk_method"] = "group_limited_greedy" if values["n_group"] > 1 else "greedy"

@@ -87,6 +87,18 @@ KIMI = (
 )
 _TEKKEN = _CASED % ("", "", "") + _CASED_REST
 _GPT4O = _CASED % (_ENGLISH + "?", _ENGLISH + "?", "{1,3}") + _CASED_REST
+# Korean, marks, Bopomofo, Chinese and Japanese first.
+_YOUTU = [
+    "[\uac00-\ud7a3\u3131-\u318e]+|[\uff01\u2026\u201c\u201d\u2018\u2019\u2014\uff1a\uff1b\uff0c\u3001-\u303f\ufe30-\ufe4f]+"
+    "|[\u3105-\u312f]+|[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    _CASED % (_ENGLISH + "?", _ENGLISH + "?", "") + _CASED_REST,
+]
+# Single letters with a space between them are one piece.
+_EXAONE_MOE = _ENGLISH + r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?"
+_EXAONE_MOE += r"|\s*[\r\n]|\s+(?!\S)|\s+"
+# Spaces by powers of two.
+_JAIS2 = _ENGLISH + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+_JAIS2 += "|".join(rf"\s{{{count}}}(?!\S)" for count in (512, 256, 128, 64, 32, 16, 8, 4, "1,2")) + r"|\s"
 
 PRE_TOKENIZERS = {
     **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "exaone4"), _PreTokenizer([GPT2])),
@@ -107,8 +119,12 @@ PRE_TOKENIZERS = {
         _PreTokenizer([r"\p{N}", GPT2]),
     ),
     "tekken": _PreTokenizer([_TEKKEN], whole=True, bos=True),
-    **dict.fromkeys(("gpt-4o", "llama4"), _PreTokenizer([_GPT4O])),
+    **dict.fromkeys(("gpt-4o", "llama4", "minimax-m2"), _PreTokenizer([_GPT4O])),
     "kimi-k2": _PreTokenizer([KIMI], whole=True),
+    "falcon": _PreTokenizer([r"[\p{P}$+<=>^~|`]+", GPT2, "[0-9]{3}"]),
+    "youtu": _PreTokenizer(_YOUTU, whole=True),
+    "exaone-moe": _PreTokenizer([_EXAONE_MOE]),
+    "jais-2": _PreTokenizer([_JAIS2]),
 }
 
 

@@ -1,0 +1,95 @@
+"""Further families that are read from .gguf files, with the rules by which the converter writes them."""
+
+from __future__ import annotations
+
+import numpy as np
+from tests.model.cases import Case
+from tests.model.gguf_conversions import LATENT, W, converted_case, latent, latent_keys, moe_keys, window_keys
+from tests.model.gguf_converter import Config, Conversion, Tensors
+
+_MINIMAX = {"block_sparse_moe.gate": "ffn_gate_inp"} | {
+    f"block_sparse_moe.experts.{w}": f"ffn_{part}_exps" for w, part in W.items()
+}
+_HUNYUAN = {f"self_attn.{name}_layernorm": f"attn_{name[0]}_norm" for name in ("query", "key")}
+_HUNYUAN |= {f"mlp.shared_mlp.{part}_proj": f"ffn_{part}_shexp" for part in W.values()} | {
+    "mlp.gate.wg": "ffn_gate_inp"
+}
+_AFMOE = {
+    "post_attention_layernorm": "post_attention_norm", "pre_mlp_layernorm": "ffn_norm",
+    "post_mlp_layernorm": "post_ffw_norm", "self_attn.gate_proj": "attn_gate", "mlp.router.gate": "ffn_gate_inp",
+}  # fmt: skip
+_FALCON = {
+    "input_layernorm": "attn_norm", "ln_mlp": "attn_norm", "ln_attn": "attn_norm_2",
+    "self_attention.query_key_value": "attn_qkv", "self_attention.dense": "attn_output",
+    "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
+}  # fmt: skip
+
+
+def _corrected(config: Config, name: str, values: np.ndarray) -> Tensors | None:
+    bias = name.endswith(("e_score_correction_bias", "expert_bias"))
+    return iter([("exp_probs_b.bias", values)]) if bias else None
+
+
+def _minimax(config: Config) -> Config:
+    return {"expert_feed_forward_length": config["intermediate_size"], "expert_gating_func": 2}
+
+
+def _hunyuan(config: Config) -> Config:
+    return {
+        "expert_shared_feed_forward_length": config["intermediate_size"], "expert_used_count": config["moe_topk"],
+        "expert_feed_forward_length": config["intermediate_size"], "expert_shared_count": 1,
+    }  # fmt: skip
+
+
+def _sigmoid(config: Config) -> Config:
+    more = {} if config["model_type"] == "dots1" else window_keys(config)
+    scale = config.get("routed_scaling_factor", config.get("route_scale"))
+    shared = config.get("n_shared_experts", config.get("num_shared_experts"))
+    dense = [kind == "dense" for kind in config.get("mlp_layer_types") or ()]
+    return moe_keys(
+        config, expert_gating_func=2, expert_weights_norm=config.get("norm_topk_prob", True),
+        expert_shared_count=shared, expert_weights_scale=scale,
+        leading_dense_block_count=sum(dense) or config.get("first_k_dense_replace", config.get("num_dense_layers")),
+    ) | more  # fmt: skip
+
+
+def _afmoe(config: Config) -> Config:
+    return _sigmoid(config) | {"attention.sliding_window_pattern": None}
+
+
+def _youtu(config: Config) -> Config:
+    dense = {"leading_dense_block_count": config["num_hidden_layers"], "expert_shared_count": 0}
+    return latent_keys(config) | dense | {"expert_feed_forward_length": config["intermediate_size"]}
+
+
+def _falcon(config: Config) -> Config:
+    return {
+        "context_length": 2048, "tensor_data_layout": "jploski", "feed_forward_length": config["ffn_hidden_size"],
+        "attention.head_count_kv": config["num_kv_heads"] if config["new_decoder_architecture"] else 1,
+    }  # fmt: skip
+
+
+def _falcon_tensor(config: Config, name: str, values: np.ndarray) -> Tensors | None:
+    """Yield the rows of all queries, then those of keys, then those of values."""
+    if name != "self_attention.query_key_value.weight":
+        return None
+    few = config["num_kv_heads"] if config["new_decoder_architecture"] else 1
+    groups = values.reshape(few, config["num_attention_heads"] // few + 2, -1, values.shape[1])
+    rows = [part.reshape(-1, values.shape[1]) for part in np.split(groups, [-2, -1], axis=1)]
+    return iter([(name, np.concatenate(rows))])
+
+
+MIXTURES: list[tuple[Case, Conversion]] = [
+    (converted_case("minimax_m2"), Conversion("minimax-m2", _minimax, _MINIMAX, _corrected)),
+    (converted_case("hunyuan_v1_moe"), Conversion("hunyuan-moe", _hunyuan, _HUNYUAN)),
+    (converted_case("dots1", max_window_layers=3), Conversion("dots1", _sigmoid, change=_corrected)),
+    (converted_case("exaone_moe"), Conversion("exaone-moe", _sigmoid, change=_corrected)),
+    (converted_case("afmoe"), Conversion("afmoe", _afmoe, _AFMOE, _corrected)),
+    *(
+        (converted_case(f"falcon{kind}", bias=False), Conversion("falcon", _falcon, _FALCON, _falcon_tensor))
+        for kind in ("", "-grouped", "-one-norm")
+    ),
+    (converted_case("jais2"), Conversion("jais2")),
+    (converted_case("youtu"), Conversion("deepseek2", _youtu, LATENT, latent)),
+    (converted_case("youtu-plain", rope_interleave=True), Conversion("deepseek2", _youtu, LATENT, latent)),
+]
