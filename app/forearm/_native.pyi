@@ -276,6 +276,31 @@ class Executor:
         x: [1, heads, tokens, dim], in any order in memory; cos, sin: [tokens, dim / 2].
         Raises: ValueError if these do not fit.
         """
+    def mix(
+        self,
+        layer: int,
+        x: Float32Array,
+        norm: Float32Array,
+        eps: float,
+        qkv: str,
+        o: str,
+        cos: Float32Array,
+        sin: Float32Array,
+        scale: float,
+        window: int = 0,
+    ) -> Float32Array:
+        """Return x + o(attention of qkv(norm(x))), float32 [tokens, width]: the half of a layer of Llama's code that
+        attends, in one call; the GIL is released.
+
+        x: [tokens, width]; norm: [width]; qkv, o: packed matrices; cos, sin: [tokens, head_dim / 2].
+        Raises: ValueError if these do not fit.
+        """
+    def feed_forward(self, x: Float32Array, norm: Float32Array, eps: float, up: str, down: str, gate: str) -> None:
+        """Add down(gate(norm(x) A^T) * (norm(x) B^T)) to x: the other half of such a layer; the GIL is released.
+
+        x: [tokens, width]; norm: [width]; up: a packed matrix of two interleaved parts, A and B; gate: an activation.
+        Raises: ValueError if these do not fit.
+        """
     def take_logits(self, logits: Float32Array) -> None:
         """Make these the step's logits, [rows, vocab_size]; sample and score read them.
 

@@ -1,5 +1,6 @@
 #include "model/modules.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "model/mixers/paged_attention.h"
@@ -8,7 +9,7 @@
 namespace forearm {
 namespace {
 
-constexpr int64_t kPhases = 2;  // phases of a call that are handed out piece by piece: rows and multiplication
+constexpr int64_t kPhases = 5;  // most phases of a call that are handed out piece by piece: those of mix
 
 }  // namespace
 
@@ -51,42 +52,131 @@ void Modules::begin(const Batch& batch) {
 }
 
 void Modules::attend(size_t layer, const ModuleAttention& in) {
-  const Config& c = step_.config;
-  AttendTask task{};
+  AttendTask task = attend_task(in);
   task.q = in.q;
-  task.q_stride = c.heads * c.head_dim;
-  task.window = in.window;
-  task.scale = in.scale;
-  task.softcap = in.softcap;
-  task.sinks = in.sinks;
+  task.q_stride = step_.config.heads * step_.config.head_dim;
   task.out = {in.out, task.q_stride, Form::f32_rows};
   run(tokens(), [&](StepWalk& w) {
-    const Range rows = step_.mine(w, tokens());
-    const int64_t stride = c.kv_heads * c.head_dim;
-    for (int64_t h = 0; h < c.kv_heads && rows.size() > 0; ++h) {
-      const int64_t at = rows.begin * stride + h * c.head_dim;
-      step_.kernel.write_kv({kv_.layer(static_cast<int64_t>(layer), h), in.k + at, in.v + at, stride, rows.size(),
-                             c.head_dim, h, step_.scratch.slots + rows.begin});
-    }
+    write_kv(w, layer, in.k, in.v, step_.config.kv_heads * step_.config.head_dim);
     step_.barrier(w);
     forearm::attend(w, step_, kv_, plan_, layer, task);
   });
 }
 
+AttendTask Modules::attend_task(const ModuleAttention& in) const {
+  AttendTask task{};
+  task.window = in.window;
+  task.scale = in.scale;
+  task.softcap = in.softcap;
+  task.sinks = in.sinks;
+  return task;
+}
+
+// Stores keys and values of the member's share of the tokens. stride: floats between tokens.
+void Modules::write_kv(const StepWalk& w, size_t layer, const float* k, const float* v, int64_t stride) {
+  const int64_t dim = step_.config.head_dim;
+  const Range rows = step_.mine(w, tokens());
+  for (int64_t h = 0; h < step_.config.kv_heads && rows.size() > 0; ++h) {
+    const int64_t at = rows.begin * stride + h * dim;
+    step_.kernel.write_kv({kv_.layer(static_cast<int64_t>(layer), h), k + at, v + at, stride, rows.size(), dim, h,
+                           step_.scratch.slots + rows.begin});
+  }
+}
+
+void Modules::mix(const ModuleHalf& half, size_t layer, const float* cos, const float* sin, const ModuleAttention& in) {
+  const Config& c = step_.config;
+  const Operand& joint = step_.scratch.mixer_in;
+  AttendTask task = attend_task(in);
+  task.q = step_.scratch.mixer_at(0, 0);
+  task.q_stride = joint.stride;
+  task.out = step_.scratch.activated.target(half.last->matrix);
+  run(tokens(), [&](StepWalk& w) {
+    product(w, *half.first, begin_half(w, half), Epilogue::store, Activation::none, joint);
+    step_.barrier(w);
+    if (const Range rows = step_.mine(w, w.rows); rows.size() > 0) {
+      const int64_t angles = rows.begin * (c.head_dim / 2);
+      step_.kernel.rope({step_.scratch.mixer_at(rows.begin, 0), joint.stride, rows.size(), c.heads + c.kv_heads,
+                         c.head_dim, c.head_dim, cos + angles, sin + angles, false});
+    }
+    const float* k = step_.scratch.mixer_at(0, c.heads * c.head_dim);
+    write_kv(w, layer, k, k + c.kv_heads * c.head_dim, joint.stride);
+    step_.barrier(w);
+    forearm::attend(w, step_, kv_, plan_, layer, task);
+    step_.barrier(w);
+    end_half(w, half);
+  });
+}
+
+void Modules::feed_forward(const ModuleHalf& half, Activation gate) {
+  run(tokens(), [&](StepWalk& w) {
+    const Operand out = step_.scratch.activated.target(half.last->matrix);
+    product(w, *half.first, begin_half(w, half), Epilogue::gated, gate, out);
+    step_.barrier(w);
+    end_half(w, half);
+  });
+}
+
+// Returns the normalized rows as `first` takes them, and copies x to out, which is complete after a barrier.
+Operand Modules::begin_half(StepWalk& w, const ModuleHalf& half) {
+  const Matrix& matrix = half.first->matrix;
+  const int64_t width = matrix.k;
+  const auto copy = [&](Range rows) {
+    if (half.out != half.x)
+      std::copy_n(half.x + rows.begin * width, rows.size() * width, half.out + rows.begin * width);
+  };
+  const auto norm = [&](Range rows, const Operand& out) {
+    step_.kernel.norm({half.x, width, rows.begin, rows.end, width, half.norm, nullptr, half.eps, false, out});
+  };
+  const auto make = [&](Range rows, const Operand& out) {
+    if (Site::is_direct(matrix)) return norm(rows, out);
+    float* own = step_.scratch.row(w.member);
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
+      norm({r, r + 1}, {own, 0, Form::f32_rows});  // a stride of 0 maps every row to the one buffer
+      step_.kernel.quantize({own, 0, r, r + 1, width, matrix.order_of(0), out, matrix.format.turned});
+    }
+  };
+  Site& site = step_.scratch.stream;
+  const bool few = w.rows <= kOwnRows && w.rows * width <= kOwnValues;  // as in Step::prepare
+  const Operand out = (few ? site.own[static_cast<size_t>(w.member)] : site.shared).operand(matrix);
+  if (few) {
+    copy(step_.mine(w, w.rows));
+    make({0, w.rows}, out);
+  } else {
+    step_.make_together(w, w.rows, [&](Range rows) {
+      make(rows, out);
+      copy(rows);  // while they are in a near cache
+    });
+  }
+  return out;
+}
+
+// Adds the product of `last` and the rows of Scratch::activated to out.
+void Modules::end_half(StepWalk& w, const ModuleHalf& half) {
+  const Linear& last = *half.last;
+  const Operand out{half.out, last.matrix.n, Form::f32_rows};
+  product(w, last, step_.output(w, step_.scratch.activated, last.matrix), Epilogue::add, Activation::none, out);
+}
+
 void Modules::multiply(const Linear& linear, const float* x, int64_t rows, Activation gate, float* out) {
   const bool gated = gate != Activation::none;
+  const Operand to{out, gated ? linear.matrix.n / 2 : linear.matrix.n, Form::f32_rows};
+  run(rows, [&](StepWalk& w) {
+    const Operand raw{const_cast<float*>(x), linear.matrix.k, Form::f32_rows};  // only read
+    const Operand a = step_.rows_of(w, step_.scratch.stream, raw, linear.matrix);
+    product(w, linear, a, gated ? Epilogue::gated : Epilogue::store, gate, to);
+  });
+}
+
+void Modules::product(StepWalk& w, const Linear& linear, const Operand& a, Epilogue epilogue, Activation gate,
+                      const Operand& out) {
   GemmTask task{};
-  task.row_end = rows;
-  task.epilogue = gated ? Epilogue::gated : Epilogue::store;
+  task.a = a;
+  task.row_end = w.rows;
+  task.epilogue = epilogue;
   task.activation = gate;
   task.scale = 1.0f;
-  task.out = {out, gated ? linear.matrix.n / 2 : linear.matrix.n, Form::f32_rows};
-  run(rows, [&](StepWalk& w) {
-    GemmTask own = task;
-    const Operand raw{const_cast<float*>(x), linear.matrix.k, Form::f32_rows};  // only read
-    own.a = step_.rows_of(w, step_.scratch.stream, raw, linear.matrix);
-    step_.multiply(w, linear, own);
-  });
+  task.out = out;
+  step_.multiply(w, linear, task);
 }
 
 void Modules::norm(const NormTask& task) {

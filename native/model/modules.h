@@ -25,6 +25,15 @@ struct ModuleHeads {
   int64_t token_stride, head_stride;
 };
 
+// Half a layer of Llama's code: out [tokens, width] = x + last(... first(RMSNorm(x))). All are C-contiguous, and out
+// may be x.
+struct ModuleHalf {
+  const float *x, *norm;
+  float eps;
+  const Linear *first, *last;
+  float* out;
+};
+
 class Modules {
  public:
   // All arguments must outlive this.
@@ -44,6 +53,11 @@ class Modules {
   void norm(const NormTask& task);
   // Copies heads to the C-contiguous task.x and rotates them there. A few rows are not divided among the team.
   void rope(const ModuleHeads& in, const RopeTask& task);
+  // The half of a layer that attends: q, k and v of its `first` stand side by side, all heads of q and k are rotated by
+  // cos and sin [tokens, head_dim / 2]. in: of layer, scale and window alone.
+  void mix(const ModuleHalf& half, size_t layer, const float* cos, const float* sin, const ModuleAttention& in);
+  // The half that treats each token alone: `first` as in multiply.
+  void feed_forward(const ModuleHalf& half, Activation gate);
   // Copies logits [rows, vocab_size] to the scratch, with their maxima; at most step_logit_rows rows.
   void take_logits(const float* logits, int64_t rows);
 
@@ -52,6 +66,12 @@ class Modules {
  private:
   template <class Work>
   void run(int64_t rows, const Work& work);
+  void write_kv(const StepWalk& w, size_t layer, const float* k, const float* v, int64_t stride);
+  AttendTask attend_task(const ModuleAttention& in) const;
+  void product(StepWalk& w, const Linear& linear, const Operand& a, Epilogue epilogue, Activation gate,
+               const Operand& out);
+  Operand begin_half(StepWalk& w, const ModuleHalf& half);
+  void end_half(StepWalk& w, const ModuleHalf& half);
 
   const Weights& weights_;
   const KvBlocks& kv_;

@@ -220,6 +220,12 @@ void Scratch::need(const Config& c, const Limits& limits, const std::vector<Matr
     site.shared.need(input);
     site.prepares = site.prepares || !input.direct;
     for (Inputs& own : site.own) own.need(input);
+    if (c.modules) {  // halves of layers (Modules) write one matrix's rows while they read another's
+      activated.own.resize(site.own.size());
+      activated.shared.need(input);
+      activated.prepares = activated.prepares || !input.direct;
+      for (Inputs& own : activated.own) own.need(input);
+    }
     if (input.codes) own_gemm_bytes_ = std::max(own_gemm_bytes_, round_up(kernels().gemm_scratch_bytes(input.k), 128));
   }
 }

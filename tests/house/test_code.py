@@ -128,6 +128,7 @@ def test_native_is_imported_where_its_doors_are() -> None:
         "app/forearm/model/checkpoint/weights.py",
         "app/forearm/model/modules/forward.py",
         "app/forearm/model/modules/linear.py",
+        "app/forearm/model/modules/llama_layer.py",
         "app/forearm/model/modules/loading.py",
         "app/forearm/model/modules/rotary.py",
     }

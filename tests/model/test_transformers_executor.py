@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import random
@@ -34,8 +35,9 @@ from forearm.errors import ConfigError
 from forearm.model.families.families import FAMILIES, read_config
 from forearm.model.modules import open as modules
 from forearm.model.modules.architecture import REFUSED, read_architecture
-from forearm.model.modules.linear import JointProduct, PackedLinear
+from forearm.model.modules.linear import GatedFeedForward, JointProduct, PackedLinear
 from forearm.model.modules.llama_attention import NativeAttention
+from forearm.model.modules.llama_layer import NativeLayer
 from forearm.model.modules.rotary import NativeRotary
 from forearm.model.quantization.quantization import Asked
 
@@ -84,15 +86,47 @@ def test_layers_with_the_same_input_are_one_matrix(tmp_path: Path) -> None:
     }
 
 
-def test_attention_of_llamas_code_is_native_and_others_keep_theirs(tmp_path: Path) -> None:
-    found = {}
-    for model_type in ("llama", "mixtral"):
-        save_tiny(model_type, tmp_path / model_type)
-        executor: Any = make_executor(tmp_path / model_type)[0]
-        attention: Any = executor._forward._model.model.layers[1].self_attn
-        found[model_type] = isinstance(attention.forward, NativeAttention)
+# Models whose attention, feed-forward and layers have Llama's code or not.
+@pytest.mark.parametrize(
+    ("model_type", "native"),
+    [
+        ("llama", (NativeAttention, GatedFeedForward, NativeLayer)),
+        ("qwen2", (NativeAttention, GatedFeedForward, NativeLayer)),
+        ("mistral", (NativeAttention, GatedFeedForward, NativeLayer)),
+        ("qwen2_moe", (NativeAttention, NativeLayer)),
+        ("granite", (NativeAttention, GatedFeedForward)),
+        ("qwen3", (GatedFeedForward,)),
+    ],
+)
+def test_what_has_llamas_code_is_native_and_gives_the_tokens_of_generate(
+    model_type: str, native: tuple[type, ...], tmp_path: Path
+) -> None:
+    wanted = reference_tokens(save_tiny(model_type, tmp_path), prompt_of(1))
 
-    assert found == {"llama": True, "mixtral": False}
+    executor: Any = make_executor(tmp_path)[0]
+
+    layer: Any = executor._forward._model.model.layers[1]
+    forwards = (layer.self_attn.forward, layer.mlp.forward, layer.forward)
+    assert tuple(type(one) for one in forwards if not inspect.ismethod(one)) == native
+    for chunk in (PROMPT_TOKENS, 8, 5):
+        assert executor_tokens(executor, prompt_of(1), chunk) == wanted, f"in chunks of {chunk}"
+
+
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+@pytest.mark.parametrize("model_type", ["llama", "qwen2"])
+def test_a_native_layer_has_the_logits_of_its_modules_bit_for_bit(
+    model_type: str, quantization: str, tmp_path: Path
+) -> None:
+    save_tiny(model_type, tmp_path)
+    found = []
+    for apart in (False, True):
+        executor: Any = make_executor(tmp_path, quantization=quantization)[0]
+        for layer in executor._forward._model.model.layers if apart else ():
+            layer.forward = layer.forward._torch_forward
+        tokens = executor_tokens(executor, prompt_of(1), 7)
+        found.append((tokens, executor.logits().tolist()))
+
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(("tokens", "alike"), [(1, True), (3, True), (9, True), (9, False)])

@@ -20,6 +20,7 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.modules.attention import AttentionCall, bind
 from forearm.model.modules.llama_attention import use_native_attention
+from forearm.model.modules.llama_layer import use_native_layers
 from forearm.model.modules.rotary import NativeRotary
 
 # Names that models have for their cache, as an argument of forward and in its result.
@@ -37,6 +38,7 @@ class PagedForward:
         bind(model, self._attend)
         shape = [config.heads, config.kv_heads, config.head_dim]
         use_native_attention(model, self._attend_rows, NativeRotary(native), shape)
+        use_native_layers(model, native, self._next_layer)
 
     def __call__(self, *batch: Int32Array) -> None:
         """Compute one step; arguments as the native executor's forward.
@@ -58,18 +60,23 @@ class PagedForward:
         self._native.take_logits(logits.float().contiguous().numpy())
 
     def _attend(self, call: AttentionCall) -> torch.Tensor:
-        """Attend in the layer of the KV cache that this call of the step has, by its order."""
-        layer, self._calls = self._calls, self._calls + 1
+        """Attend in the next layer of the KV cache."""
         repeat = self._kv_heads // call.k.shape[0]
         q, k, v = (self._rows(x, times) for x, times in ((call.q, 1), (call.k, repeat), (call.v, repeat)))
         sinks = None if call.sinks is None else call.sinks.float().contiguous().numpy()
-        out = self._native.attend(layer, q, k, v, call.scale, call.window, call.softcap, sinks)
+        out = self._native.attend(self._next_layer(), q, k, v, call.scale, call.window, call.softcap, sinks)
         width = call.v.shape[-1]
         return torch.from_numpy(out if width == self._head_dim else out[..., :width])
 
-    def _attend_rows(self, q: Float32Array, k: Float32Array, v: Float32Array, scale: float) -> Float32Array:
-        layer, self._calls = self._calls, self._calls + 1
-        return self._native.attend(layer, q, k, v, scale)
+    def _attend_rows(
+        self, q: Float32Array, k: Float32Array, v: Float32Array, scale: float, window: int
+    ) -> Float32Array:
+        return self._native.attend(self._next_layer(), q, k, v, scale, window)
+
+    def _next_layer(self) -> int:
+        """Return the layer of the KV cache that the next attention of the step has, by its order."""
+        self._calls += 1
+        return self._calls - 1
 
     def _rows(self, x: torch.Tensor, repeat: int) -> Float32Array:
         """Return [heads, tokens, dim] as float32 [tokens, heads * repeat, head_dim], padded with zeros."""

@@ -75,7 +75,10 @@ def has_code_of(module: torch.nn.Module, known: type[torch.nn.Module]) -> bool:
 
 
 def same_code(one: object, known: object) -> bool:
-    """Return whether two functions do the same, instruction by instruction."""
+    """Return whether two functions do the same, instruction by instruction, and so do those that they wrap."""
     own, other = (getattr(function, "__code__", None) for function in (one, known))
     parts = ("co_code", "co_names", "co_consts", "co_varnames", "co_freevars")
-    return own is not None and all(getattr(own, part) == getattr(other, part) for part in parts)
+    if own is None or any(getattr(own, part) != getattr(other, part, None) for part in parts):
+        return False
+    inner, wanted = (getattr(function, "__wrapped__", None) for function in (one, known))
+    return inner is wanted is None or same_code(inner, wanted)

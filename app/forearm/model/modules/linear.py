@@ -26,17 +26,17 @@ class PackedProduct:
     def __init__(
         self, executor: _native.Executor, name: str, k: int, most_rows: int, gate: Activation | None = None
     ) -> None:
-        self._executor, self._name, self._k, self._most_rows = executor, name, k, most_rows
-        self._gate = gate or "none"
+        self._executor, self.name, self._k, self._most_rows = executor, name, k, most_rows
+        self.gate = gate or "none"
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return x W^T + bias: float32 [..., columns]."""
-        rows = _rows(x, self._k)
+        rows = rows_of(x, self._k)
         if len(rows) <= self._most_rows:
-            out = self._executor.multiply(self._name, rows, self._gate)
+            out = self._executor.multiply(self.name, rows, self.gate)
         else:
             pieces = [rows[at : at + self._most_rows] for at in range(0, len(rows), self._most_rows)]
-            out = np.concatenate([self._executor.multiply(self._name, piece, self._gate) for piece in pieces])
+            out = np.concatenate([self._executor.multiply(self.name, piece, self.gate) for piece in pieces])
         return torch.from_numpy(out.reshape(*x.shape[:-1], out.shape[1]))
 
 
@@ -85,11 +85,11 @@ class GatedFeedForward:
     """The forward of Llama's feed-forward. product: its gate, activated, times its up."""
 
     def __init__(self, product: Product, module: Any) -> None:
-        self._product, self._module = product, module
+        self.product, self._module = product, module
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return the rows of its down: float32 [..., hidden]."""
-        out: torch.Tensor = self._module.down_proj(self._product(x))
+        out: torch.Tensor = self._module.down_proj(self.product(x))
         return out
 
 
@@ -97,15 +97,16 @@ class PackedNorm:
     """The forward of Llama's RMSNorm, by the native kernel."""
 
     def __init__(self, executor: _native.Executor, norm: Any) -> None:
-        self._executor, self._eps = executor, float(norm.variance_epsilon)
-        self._weight: Float32Array = norm.weight.detach().float().contiguous().numpy()
+        self._executor, self.eps = executor, float(norm.variance_epsilon)
+        self.weight: Float32Array = norm.weight.detach().float().contiguous().numpy()
 
     def __call__(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Return normalized rows: float32, of the shape of `hidden_states`."""
-        rows = _rows(hidden_states, len(self._weight))
-        return torch.from_numpy(self._executor.norm(rows, self._weight, self._eps).reshape(hidden_states.shape))
+        rows = rows_of(hidden_states, len(self.weight))
+        return torch.from_numpy(self._executor.norm(rows, self.weight, self.eps).reshape(hidden_states.shape))
 
 
-def _rows(x: torch.Tensor, k: int) -> Float32Array:
+def rows_of(x: torch.Tensor, k: int) -> Float32Array:
+    """Return [..., k] as float32 [rows, k]."""
     values: Float32Array = (x if x.dtype is torch.float32 else x.float()).numpy()
     return np.ascontiguousarray(values.reshape(-1, k))  # numpy's views take a third of the time of torch's
