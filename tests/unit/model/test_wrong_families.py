@@ -40,6 +40,7 @@ from forearm.model.quantization.quantization import Asked
         ("kimi_linear", {"layer_types": ["linear_attention"] * 2}),
         ("qwen3_moe", {"num_experts": 4097}),
         ("qwen3_moe", {"num_experts_per_tok": 7}),
+        ("qwen3_moe", {"n_routed_experts": 7}),
         ("qwen3_next", {"partial_rotary_factor": 1e-9}),
         ("qwen3_next", {"linear_conv_kernel_dim": 0}),
         ("qwen3_next", {"linear_key_head_dim": 1 << 62}),
@@ -64,6 +65,12 @@ def test_a_value_that_no_model_can_have_is_refused_with_its_key(
 ) -> None:
     with pytest.raises(ConfigError, match=rf"config\.json.*{next(iter(changes)).split('_')[-1]}"):
         opened(tmp_path, family, changes)
+
+
+def test_two_names_of_the_number_of_experts_agree(tmp_path: Path) -> None:
+    opened(tmp_path, "qwen3_moe", {"num_local_experts": 6, "num_experts": 6, "n_routed_experts": 6})
+    with pytest.raises(ConfigError, match=r"num_experts = 6; it should be 7, as num_local_experts"):
+        opened(tmp_path, "qwen3_moe", {"num_local_experts": 7})
 
 
 @pytest.mark.parametrize("original", [-1, 0, 1 << 62])

@@ -90,6 +90,12 @@ HEADS = (
     "lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight", "thinker.lm_head.weight",
     "text_model.lm_head.weight", "output_projection.weight",
 )  # fmt: skip
+# Experts, what corrects their scores, and attention sinks, in a layer's names and in those of GGUF files.
+_OF_EXPERTS = re.compile(
+    r"\.(?:shared_)?experts?\.(?:.*\.)?(?:weight|bias|qweight|weight_packed|(?:gate_up|up|down)_proj(?:_blocks)?)$"
+    r"|_(?:ex|shex)ps?\.(?:weight|bias)$|[._](?:e_score_correction_bias|expert_bias|exp_probs_b\.bias|sinks)$"
+    r"|attn_sinks\.weight$"
+)
 _OF_KEYS_AND_VALUES = ("k_proj.", "v_proj.", "k_norm.", "v_norm.")  # stored for layers that share those of others
 _SHOWN = 5
 
@@ -132,8 +138,8 @@ def check_unread(
         changing = [name for name in unread if _changes(name, modules, name in layers)]
         if changing:
             raise ConfigError(
-                f"{folder}: {some(changing)} a bias or norm of what is computed, and not in the model as it is "
-                f"described; {_remedy(folder, 'model_type, attention_bias, mlp_bias', 'general.architecture')}"
+                f"{folder}: {some(changing)} a bias or norm of what is computed, or an expert, and not in the model as "
+                f"it is described; {_remedy(folder, 'model_type, attention_bias, mlp_bias', 'general.architecture')}"
             )
     if unread:
         log.warning("%s: %s in the files but not in the model, and left out", folder, some(unread))
@@ -165,11 +171,12 @@ def unread_names(config: ModelConfig, tensors: Collection[str], used: Collection
 
 
 def _changes(name: str, modules: Collection[str], in_layer: bool) -> bool:
-    """Return whether a tensor would change the results: a bias or norm that belongs to what is computed."""
+    """Return whether a tensor would change the results: a bias or norm of what is computed, or an expert."""
     module, _, kind = name.rpartition(".")
     if module in modules and kind == "bias":
         return True
-    return in_layer and kind in ("weight", "bias") and "norm" in module.rpartition(".")[2].lower()
+    norm = kind in ("weight", "bias") and "norm" in module.rpartition(".")[2].lower()
+    return in_layer and (norm or _OF_EXPERTS.search(name) is not None)
 
 
 def _remedy(folder: Path, config_keys: str, gguf_keys: str) -> str:

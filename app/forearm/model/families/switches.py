@@ -57,6 +57,7 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "mamba_proj_bias": (None, False),
     "apply_residual_connection_post_layernorm": (None, False),
 }
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")  # names of one number
 
 # Keys that do not change inference: they concern training, files and tokenizers.
 _IGNORED = {
@@ -159,9 +160,14 @@ def check_unread(outer: Keys, inner: Keys) -> None:
     Raises: ConfigError naming the first key whose value the executor does not compute.
     """
     for keys in (outer, inner):
+        experts = {key: keys.values[key] for key in _EXPERTS if key in keys.values and key in keys.read}
         for key in sorted(set(_ONLY) & (set(keys.values) - keys.read)):
-            if keys.values[key] not in _ONLY[key]:
-                raise keys.wrong(key, f"{' or '.join(json.dumps(v) for v in _ONLY[key])}: more is not supported")
+            names = experts if key in _EXPERTS else {}
+            if keys.values[key] in (*_ONLY[key], *names.values()):
+                continue
+            if names:
+                raise keys.wrong(key, " or ".join(f"{json.dumps(count)}, as {name}" for name, count in names.items()))
+            raise keys.wrong(key, f"{' or '.join(json.dumps(v) for v in _ONLY[key])}: more is not supported")
     kinds = inner.values.get("layer_types")
     read = "layer_types" in inner.read  # by a family that has other types
     if (
