@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from tests.model.transformers_types import (
 )
 from tokenizers import Tokenizer, models
 from tools import models_page
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast, dynamic_module_utils
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
@@ -68,6 +69,32 @@ def test_paged_attention_gives_the_tokens_of_generate(model_type: str, tmp_path:
     assert own_cache == ""
     for chunk in (PROMPT_TOKENS, 8, 5):
         assert executor_tokens(executor, prompt_of(1), chunk) == wanted, f"in chunks of {chunk}"
+
+
+def test_the_log_says_which_executor_serves_and_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for model_type in ("llama", "persimmon", "mamba"):
+        save_tiny(model_type, tmp_path / model_type)
+    asked = {"auto": ("llama", "persimmon", "mamba"), "forearm": ("llama",), "transformers": ("llama",)}
+
+    said = {}
+    for impl, types in asked.items():
+        for model_type in types:
+            caplog.clear()
+            with caplog.at_level("INFO"):
+                make_executor(tmp_path / model_type, model_impl=impl)
+            (said[impl, model_type],) = (one for one in caplog.messages if "computes the model" in one)
+
+    ours = "with forearm's attention and packed weights"
+    assert said == {
+        ("auto", "llama"): "forearm computes the model: it has the family llama",
+        ("auto", "persimmon"): f"transformers computes the model (forearm has no family persimmon), {ours}",
+        ("auto", "mamba"): "transformers computes the model (forearm has no family mamba) with its own cache, "
+        "sequence by sequence: it keeps a state of its own",
+        ("forearm", "llama"): "forearm computes the model: it has the family llama",
+        ("transformers", "llama"): f"transformers computes the model (--model-impl says so), {ours}",
+    }
+    with pytest.raises(ConfigError, match='model_type = "persimmon"'):
+        make_executor(tmp_path / "persimmon", model_impl="forearm")
 
 
 def test_layers_with_the_same_input_are_one_matrix(tmp_path: Path) -> None:
@@ -251,6 +278,59 @@ def test_an_llm_serves_several_outputs_of_a_model_without_a_native_family(model_
         (answer,) = llm.generate([{"prompt_token_ids": prompt_of(4)}], params)
 
         assert [list(one.token_ids) for one in answer.outputs] == [wanted, wanted]
+
+
+CONFIGURATION = """
+from transformers import LlamaConfig
+
+class OwnConfig(LlamaConfig):
+    model_type = "of-its-own"
+"""
+# A model on transformers' attention interface, and one whose attention is its own.
+MODELINGS = {
+    "paged": """
+from transformers import LlamaForCausalLM
+from .configuration_own import OwnConfig
+
+class OwnForCausalLM(LlamaForCausalLM):
+    config_class = OwnConfig
+""",
+    "own": """
+from transformers import BloomConfig, BloomForCausalLM
+from .configuration_own import OwnConfig
+
+class OwnForCausalLM(BloomForCausalLM):
+    config_class = OwnConfig
+""",
+}
+
+
+def save_with_code(folder: Path, kind: str, base: str) -> Any:
+    """Write a tiny model whose code is in its folder, and return it."""
+    model = save_tiny(base, folder)
+    (folder / "configuration_own.py").write_text(CONFIGURATION.replace("Llama", base.capitalize()))
+    (folder / "modeling_own.py").write_text(MODELINGS[kind])
+    config = json.loads((folder / "config.json").read_text())
+    names = {"AutoConfig": "configuration_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "of-its-own", "auto_map": names}))
+    return model
+
+
+def test_a_checkpoints_code_is_run_only_if_that_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "modules"
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(cache))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    bases = {"paged": "llama", "own": "bloom"}
+    saved = {kind: save_with_code(tmp_path / kind, kind, base) for kind, base in bases.items()}
+    wanted = {kind: reference_tokens(model, prompt_of(1)) for kind, model in saved.items()}
+
+    with pytest.raises(ConfigError, match=r"of-its-own.* --trust-remote-code runs it"):
+        make_executor(tmp_path / "paged")
+    assert not cache.exists()
+    opened = {kind: make_executor(tmp_path / kind, model_impl="auto", trust_remote_code=True) for kind in saved}
+
+    assert {kind: bool(own_cache) for kind, (_, own_cache) in opened.items()} == {"paged": False, "own": True}
+    assert {kind: executor_tokens(one, prompt_of(1), PROMPT_TOKENS) for kind, (one, _) in opened.items()} == wanted
 
 
 def test_without_torch_the_refusal_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

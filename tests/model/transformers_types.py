@@ -203,12 +203,13 @@ def reference_tokens(model: transformers.PreTrainedModel, prompt: list[int]) -> 
 
 
 def make_executor(
-    folder: Path, dtype: str = "float32", quantization: str = "none", model_impl: str = "transformers"
+    folder: Path, dtype: str = "float32", quantization: str = "none", model_impl: str = "transformers", **others: Any
 ) -> tuple[NativeExecutor, str]:
     """Return the executor of a folder with 64 KV blocks, and why it uses transformers' own cache."""
     config = EngineConfig(
-        model=str(folder), model_impl=model_impl, dtype=dtype, quantization=quantization, max_num_seqs=4, threads=2
-    )
+        model=str(folder), model_impl=model_impl, dtype=dtype, quantization=quantization, max_num_seqs=4, threads=2,
+        **others,
+    )  # fmt: skip
     planned = fit(config, folder, memory_of(config), 2)
     executor = load(config, planned.checkpoint, planned.limits, Cores(2, (), (2,)), progress=False)
     executor.allocate(64, 2)

@@ -53,6 +53,12 @@ class EngineConfig(Common):
         flag="--model-impl",
         parse=one_of("auto", "forearm", "transformers", vllm="forearm"),
     )
+    trust_remote_code: bool = setting(
+        False,
+        "let transformers run the Python code of a checkpoint (auto_map) whose family neither forearm nor transformers "
+        "has: it may do whatever this process may",
+        flag="--trust-remote-code",
+    )
     ignore_unread_tensors: bool = setting(
         False,
         "serve a checkpoint although it has tensors that are not read and would change the model: additional layers, "

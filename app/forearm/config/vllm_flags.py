@@ -54,7 +54,6 @@ FLAGS: dict[str, CompatFlag] = {
     **_rows(0, "every answer carries X-Request-Id", "--enable-request-id-headers"),
     **_rows(0, "/load is always there", "--enable-server-load-tracking"),
     **_rows(2, "a request's span has every time that is measured", "--collect-detailed-traces"),
-    **_rows(0, "code from checkpoints is never run", "--trust-remote-code"),
     **_rows(1, AS_THEY_ARE, "--tokenizer-mode --config-format --code-revision --pt-load-map-location"),
     **_rows(1, AS_THEY_ARE, "--model-loader-extra-config --safetensors-load-strategy --max-parallel-loading-workers"),
     **_rows(1, AS_THEY_ARE, "--safetensors-prefetch-block-size --safetensors-prefetch-num-threads"),

@@ -166,6 +166,7 @@ def load(
         rounded=seen.append,
     )
     if not checkpoint.config.modules:
+        log.info("forearm computes the model: it has the family %s", checkpoint.config.model_type)
         return NativeExecutor(native, checkpoint, rounding=seen[0])
     # These import torch, which takes seconds.
     from forearm.model.modules.forward import CachedForward, PagedForward

@@ -1,7 +1,7 @@
 """The offline API: LLM.generate and LLM.chat, with vLLM's names (LLM.embed, .score, …: pooling.py). The same engine
 loop as the server's, without sockets.
 
-Arguments of vLLM's LLM that mean nothing here (enforce_eager, swap_space, trust_remote_code, …) are accepted with a log
+Arguments of vLLM's LLM that mean nothing here (enforce_eager, swap_space, …) are accepted with a log
 line; forearm/config/vllm_compat.py lists them.
 """
 

@@ -232,5 +232,5 @@ def _opened(config: EngineConfig, folder: Path, max_model_len: int | None) -> Ch
     if plan is None and needs_transformers(folder, config.model_impl):
         if rope:
             raise ConfigError(f"{folder}: transformers reads the rotary angles from config.json; change them there")
-        return open_modules(folder, **asked)
+        return open_modules(folder, **asked, trust_remote_code=config.trust_remote_code)
     return open_checkpoint(folder, **asked, pooling=plan, ignore_unread=config.ignore_unread_tensors, rope=rope)

@@ -53,6 +53,7 @@ class Checkpoint:
     own_cache: why transformers' own cache is used, if it computes the model (config.modules); empty: ours is.
     recomputes: the model has no cache at all, so each token computes its whole text.
     module_bytes: bytes of the tensors that torch keeps then, in float32.
+    own_code: the code of its modules is the checkpoint's own.
     calibrated: floats are rounded so that a calibration text loses least (calibration.py), or less the means of its
         activations (config.centred, centred.py). Not in models whose layers
         cannot be computed one by one: those with norms on the residual stream, and Gemma 4's.
@@ -70,6 +71,7 @@ class Checkpoint:
     own_cache: str = ""
     recomputes: bool = False
     module_bytes: int = 0
+    own_code: bool = False
     calibrated: bool = False
 
     @property

@@ -23,7 +23,8 @@ DEMO_MODEL = Path(__file__).resolve().parents[2] / "demo_model"
 # sentence-transformers numbers them (1_Pooling).
 _TEXT = ["*.json", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt"]
 _HEADS = ["sparse_linear.pt", "colbert_linear.pt"]  # of bge-m3 (token_heads.py)
-_ALLOW = ["*.safetensors", *_TEXT, *_HEADS]
+_CODE = ["*.py"]  # which --trust-remote-code alone lets run
+_ALLOW = ["*.safetensors", *_TEXT, *_HEADS, *_CODE]
 _TORCH = ["pytorch_model.bin", "pytorch_model-?????-of-?????.bin"]  # and their index, which _TEXT has
 IGNORED = ["[!0-9]*/*.safetensors", "[!0-9]*/*.json", "consolidated*"]
 _FILES = (".gguf", ".safetensors", ".bin", ".json")  # what ends so is a path to a file, not a folder or an id
@@ -53,7 +54,7 @@ def find_model(model: str, *, revision: str = "", download_dir: str = "", token:
         return find_file(folder, model, allow)
     if any(folder.glob("*.safetensors")):
         return folder
-    folder = _download(name, revision or "main", download_dir, token, [*_TEXT, *_TORCH, *_HEADS])
+    folder = _download(name, revision or "main", download_dir, token, [*_TEXT, *_TORCH, *_HEADS, *_CODE])
     if not any(folder.glob("pytorch_model*.bin")):
         raise no_safetensors(model, revision or "main")
     return folder

@@ -63,13 +63,14 @@ class Architecture:
 
     config: the sizes that the engine and the native module need. own_cache: why transformers' own cache is used, one
     per sequence; empty: attention is ours. recomputes: it has no cache; each token computes its whole text again.
-    module_bytes: bytes of the tensors that torch keeps.
+    module_bytes: bytes of the tensors that torch keeps. own_code: the model's code is the checkpoint's.
     """
 
     config: ModelConfig
     own_cache: str
     recomputes: bool
     module_bytes: int
+    own_code: bool
 
 
 @dataclass
@@ -81,25 +82,20 @@ class _Trial:
     vocab_size: int
 
 
-def read_architecture(folder: Path) -> Architecture:
+def read_architecture(folder: Path, trust_remote_code: bool = False) -> Architecture:
     """Build the model of `folder` without weights and return what it needs.
 
+    trust_remote_code: transformers may run the Python code that the folder's auto_map names.
     Raises: ConfigError if transformers has no such causal language model.
     """
     register()
-    given = _config(folder)
+    given = _config(folder, trust_remote_code)
+    own_code = type(given).__module__.startswith("transformers_modules.")
     own_cache, recomputes = "", False
     try:
-        model = build(given, own_cache=False)
+        model = build(given, own_cache=False, own_code=own_code)
         trial = _try(model)
-        if getattr(model, "_is_stateful", False):
-            own_cache = "it keeps a state of its own"
-        elif "position_ids" not in signature(model.forward).parameters:
-            own_cache = "it counts positions itself"
-        elif not trial.calls:
-            own_cache = "its attention does not call transformers' attention interface"
-        elif len({call.q.shape[0] for call in trial.calls}) > 1:
-            own_cache = "its layers differ in attention heads"
+        own_cache = _why_own_cache(model, trial.calls)
     except NotPlainAttentionError as reason:
         own_cache = f"it attends by {reason}"
     except ConfigError:
@@ -108,7 +104,7 @@ def read_architecture(folder: Path) -> Architecture:
         log.debug("the trial on the meta device failed", exc_info=True)
         own_cache = f"its attention is not transformers' interface ({type(problem).__name__})"
     if own_cache:
-        model = build(given, own_cache=True)
+        model = build(given, own_cache=True, own_code=own_code)
         trial, recomputes = _try_empty(model)
     text = given.get_text_config()
     stored: DTypeName = next((name for name, one in TORCH_DTYPES.items() if one is given.dtype), "float32")
@@ -129,16 +125,28 @@ def read_architecture(folder: Path) -> Architecture:
     )
     if recomputes:
         own_cache = "it keeps no cache, so each token computes its whole text again"
-    return Architecture(config, own_cache, recomputes, sum(4 * tensor.numel() for tensor in kept.values()))
+    return Architecture(config, own_cache, recomputes, sum(4 * tensor.numel() for tensor in kept.values()), own_code)
 
 
-def build(given: PretrainedConfig, *, own_cache: bool) -> PreTrainedModel:
+def _why_own_cache(model: PreTrainedModel, calls: list[AttentionCall]) -> str:
+    """Return why the model must keep transformers' cache, after a run with our attention; empty: it need not."""
+    if getattr(model, "_is_stateful", False):
+        return "it keeps a state of its own"
+    if "position_ids" not in signature(model.forward).parameters:
+        return "it counts positions itself"
+    if not calls:
+        return "its attention does not call transformers' attention interface"
+    return "its layers differ in attention heads" if len({call.q.shape[0] for call in calls}) > 1 else ""
+
+
+def build(given: PretrainedConfig, *, own_cache: bool, own_code: bool) -> PreTrainedModel:
     """Return the model of a configuration on the meta device, in evaluation mode."""
     try:
         with torch.device("meta"):
             make: Any = AutoModelForCausalLM
             model: PreTrainedModel = make.from_config(
                 deepcopy(given), dtype=torch.float32, experts_implementation="batched_mm",
+                trust_remote_code=own_code,
                 **({} if own_cache else {"attn_implementation": NAME}),
             )  # fmt: skip
             model.train(False)
@@ -150,17 +158,19 @@ def build(given: PretrainedConfig, *, own_cache: bool) -> PreTrainedModel:
         raise ConfigError(f"model_type {given.model_type}: transformers can't build its model: {said:.300}") from None
 
 
-def _config(folder: Path) -> PretrainedConfig:
+def _config(folder: Path, trust_remote_code: bool) -> PretrainedConfig:
     """Return the configuration of a model folder.
 
     Raises: ConfigError in one line, if transformers has no such model, can't read the file, or the model generates no
     text from text.
     """
     keys = read_json(folder / "config.json")
-    if keys.text("model_type") not in CONFIG_MAPPING:
+    has_code = "auto_map" in keys and keys.text("model_type") not in CONFIG_MAPPING
+    if keys.text("model_type") not in CONFIG_MAPPING and not (has_code and trust_remote_code):
         near = difflib.get_close_matches(keys.text("model_type"), [*FAMILIES, *CONFIG_MAPPING], n=1, cutoff=0.5)
         nearest = f" (the nearest name is {near[0]})" if near else ""
-        raise keys.wrong("model_type", f"one that forearm or transformers {transformers_version} has{nearest}")
+        code = ". Its code is in the checkpoint: --trust-remote-code runs it" if has_code else ""
+        raise keys.wrong("model_type", f"one that forearm or transformers {transformers_version} has{nearest}{code}")
     if why := REFUSED.get(keys.text("model_type")):
         raise ConfigError(f"{folder}: model_type {keys.text('model_type')} can't be served: {why}")
     text = text_part(keys) or keys
@@ -168,7 +178,7 @@ def _config(folder: Path) -> PretrainedConfig:
         if isinstance(size := text.get(key), int) and not -1 <= size <= most:
             raise text.wrong(key, f"at most {most}")
     try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(folder)
+        config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=has_code)
     except Exception as problem:  # the configuration classes raise whatever their checks do
         said = " ".join(str(problem).split())
         raise ConfigError(f"{folder}: transformers can't read its config.json: {said:.300}") from None

@@ -44,7 +44,10 @@ def load_modules(checkpoint: Checkpoint, native: _native.Executor, step_rows: in
     ours = {} if checkpoint.own_cache else {"attn_implementation": NAME}
     try:
         load: Any = AutoModelForCausalLM.from_pretrained
-        model, found = load(checkpoint.folder, dtype=dtype, output_loading_info=True, **ours)
+        model, found = load(
+            checkpoint.folder, dtype=dtype, output_loading_info=True, trust_remote_code=checkpoint.own_code,
+            **ours,
+        )  # fmt: skip
     except (OSError, ValueError, RuntimeError) as problem:
         raise ConfigError(f"{checkpoint.folder}: transformers can't load it: {problem}") from None
     if missing := sorted(found["missing_keys"]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from forearm.config.environment import let_torch_sleep
 from forearm.config.number_formats import DTYPES, KV_DTYPES
@@ -16,6 +17,9 @@ from forearm.model.families.keys import read_json
 from forearm.model.families.matrices import matrices
 from forearm.model.gguf.gguf import is_gguf
 from forearm.model.quantization.quantization import Asked, find_coded, quantization_of
+
+if TYPE_CHECKING:
+    from forearm.model.modules.architecture import Architecture
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +48,11 @@ def open_modules(
     max_model_len: int | None = None,
     allow_longer: bool = False,
     quantization: Asked,
+    trust_remote_code: bool = False,
 ) -> Checkpoint:
     """Open a model that transformers computes; arguments as open_checkpoint's.
+
+    trust_remote_code: transformers may run the checkpoint's own Python code.
 
     Raises: ConfigError naming what is missing or not supported.
     """
@@ -63,16 +70,13 @@ def open_modules(
             "serve the original weights, with --quantization to quantize them while loading"
         )
     find_coded(None, quantization, {}, folder)  # refuses a checkpoint's method
-    found = read_architecture(folder)
+    found = read_architecture(folder, trust_remote_code)
     config = found.config
     length = max_model_len or config.max_positions
     if length > config.max_positions and not allow_longer:
         raise ConfigError(f"--max-model-len {length}: the model's context is {config.max_positions} tokens")
     weight_dtype = config.dtype if dtype == "auto" else dtype_of(dtype, "--dtype", DTYPES)
-    if found.own_cache:
-        log.warning("transformers computes the model with its own cache, sequence by sequence: %s", found.own_cache)
-    else:
-        log.info("transformers computes the model, with forearm's attention and packed weights")
+    _log_executor(found, folder)
     return Checkpoint(
         folder=folder,
         config=config,
@@ -84,4 +88,19 @@ def open_modules(
         own_cache=found.own_cache,
         recomputes=found.recomputes,
         module_bytes=found.module_bytes,
+        own_code=found.own_code,
     )
+
+
+def _log_executor(found: Architecture, folder: Path) -> None:
+    """Log that transformers serves the model, how, and why it does."""
+    native = family_of(read_json(folder / "config.json"), FAMILIES) is not None
+    why = "--model-impl says so" if native else f"forearm has no family {found.config.model_type}"
+    if found.own_code:
+        log.warning("transformers runs the checkpoint's own code (--trust-remote-code)")
+    if found.own_cache:
+        log.warning(
+            "transformers computes the model (%s) with its own cache, sequence by sequence: %s", why, found.own_cache
+        )
+    else:
+        log.info("transformers computes the model (%s), with forearm's attention and packed weights", why)
