@@ -34,11 +34,12 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from forearm import LLM, SamplingParams
 from forearm.errors import ConfigError
 from forearm.model.families.families import FAMILIES, read_config
+from forearm.model.modules import forward
 from forearm.model.modules import open as modules
 from forearm.model.modules.architecture import REFUSED, read_architecture
 from forearm.model.modules.linear import GatedFeedForward, JointProduct, PackedLinear
 from forearm.model.modules.llama_attention import NativeAttention
-from forearm.model.modules.llama_layer import NativeLayer
+from forearm.model.modules.llama_layer import NativeLayer, NativeLayers
 from forearm.model.modules.rotary import NativeRotary
 from forearm.model.quantization.quantization import Asked
 
@@ -117,9 +118,10 @@ def test_layers_with_the_same_input_are_one_matrix(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model_type", "native"),
     [
-        ("llama", (NativeAttention, GatedFeedForward, NativeLayer)),
-        ("qwen2", (NativeAttention, GatedFeedForward, NativeLayer)),
-        ("mistral", (NativeAttention, GatedFeedForward, NativeLayer)),
+        ("llama", (NativeAttention, GatedFeedForward, NativeLayers)),
+        ("qwen2", (NativeAttention, GatedFeedForward, NativeLayers)),
+        ("mistral", (NativeAttention, GatedFeedForward, NativeLayers)),
+        ("cwm", (NativeAttention, GatedFeedForward, NativeLayer)),
         ("qwen2_moe", (NativeAttention, NativeLayer)),
         ("granite", (NativeAttention, GatedFeedForward)),
         ("qwen3", (GatedFeedForward,)),
@@ -132,7 +134,7 @@ def test_what_has_llamas_code_is_native_and_gives_the_tokens_of_generate(
 
     executor: Any = make_executor(tmp_path)[0]
 
-    layer: Any = executor._forward._model.model.layers[1]
+    layer: Any = executor._forward._model.model.layers[0]
     forwards = (layer.self_attn.forward, layer.mlp.forward, layer.forward)
     assert tuple(type(one) for one in forwards if not inspect.ismethod(one)) == native
     for chunk in (PROMPT_TOKENS, 8, 5):
@@ -142,14 +144,14 @@ def test_what_has_llamas_code_is_native_and_gives_the_tokens_of_generate(
 @pytest.mark.parametrize("quantization", ["none", "int8"])
 @pytest.mark.parametrize("model_type", ["llama", "qwen2"])
 def test_a_native_layer_has_the_logits_of_its_modules_bit_for_bit(
-    model_type: str, quantization: str, tmp_path: Path
+    model_type: str, quantization: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_tiny(model_type, tmp_path)
     found = []
     for apart in (False, True):
-        executor: Any = make_executor(tmp_path, quantization=quantization)[0]
-        for layer in executor._forward._model.model.layers if apart else ():
-            layer.forward = layer.forward._torch_forward
+        if apart:
+            monkeypatch.setattr(forward, "use_native_layers", lambda *_: None)
+        executor, _ = make_executor(tmp_path, quantization=quantization)
         tokens = executor_tokens(executor, prompt_of(1), 7)
         found.append((tokens, executor.logits().tolist()))
 
