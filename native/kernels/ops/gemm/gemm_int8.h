@@ -151,14 +151,19 @@ using CodePairRegister = uint16_t __attribute__((vector_size(64 / kVectorRegiste
 using CodeRegister = uint8_t __attribute__((vector_size(64 / kVectorRegisters), aligned(1), may_alias));
 
 // Unpacks `count` k of `panels` panels of 6-bit codes from `stored` to w. One function for all tiles.
+template <typename Mma>
 __attribute__((noinline)) void unpack_six_bits(const IntWalk& walk, int panels, int64_t count, const char* stored,
                                                char* w) {
-  constexpr auto kAdd = static_cast<uint8_t>(IntMma<CodePacking::bytes>::kBias - kSixBitBias);
+  constexpr auto kAdd = static_cast<uint8_t>(Mma::kBias - kSixBitBias);
   constexpr int kQuarter = kVectorRegisters;
   for (int p = 0; p < panels; ++p, stored += walk.stored_bytes, w += walk.panel_bytes) {
     const auto* from = reinterpret_cast<const CodePairRegister*>(stored);
     auto* to = reinterpret_cast<CodeRegister*>(w);
     for (int64_t k = 0; k < count; k += kSixBitK, from += 3 * kQuarter, to += 4 * kQuarter) {
+      if constexpr (requires { typename Mma::SixBits; }) {
+        Mma::SixBits::unpack(reinterpret_cast<const uint8_t*>(from), reinterpret_cast<uint8_t*>(to));
+        continue;
+      }
       UNROLLED_FOR (i, kQuarter) {
         const CodePairRegister first = from[i], second = from[kQuarter + i], high = from[2 * kQuarter + i];
         const CodePairRegister quarters[4] = {
@@ -195,7 +200,8 @@ __attribute__((noinline)) void microkernel(const IntWalk& walk, float* out, int6
         turn = walk.turn_groups;
         const int64_t next = left < turn * walk.group_steps ? left : turn * walk.group_steps;
         w = walk.by_turns ? walk.w : w;
-        unpack_six_bits(walk, Panels, next * Mma::kStepK, stored, const_cast<char*>(w));  // w is the scratch
+        unpack_six_bits<IntMma<CodePacking::bytes>>(walk, Panels, next * Mma::kStepK, stored,
+                                                    const_cast<char*>(w));  // w is the scratch
         ahead.go_to(stored);
         stored += next * Mma::kStepBytes / 4 * 3;
       }

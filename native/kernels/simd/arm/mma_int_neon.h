@@ -16,6 +16,7 @@ struct RowsIntMma {
   static constexpr int kRows = 1, kQuantum = 4;
   static constexpr Form kForm = Form::i8_rows;
   static constexpr int kBias = 0, kNibbleBias = 0;
+  using SixBits = forearm::SixBits;
   static constexpr int kStepK = kNibbles ? 8 : 4;
   static constexpr int kStepBytes = kPanel * kQuantum;
   static constexpr int kTogether = 2;  // steps that `steps` takes

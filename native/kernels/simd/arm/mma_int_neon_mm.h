@@ -143,6 +143,7 @@ struct PairsIntMma {
   static constexpr int kRows = 2, kQuantum = 8;
   static constexpr Form kForm = Form::i8_pairs;
   static constexpr int kBias = 0, kNibbleBias = 0;
+  using SixBits = forearm::SixBits;
   static constexpr int kStepK = kNibbles ? 16 : 8;
   static constexpr int kStepBytes = kPanel * kQuantum;
   static constexpr int kUnits = kNibbles ? 2 : 3;

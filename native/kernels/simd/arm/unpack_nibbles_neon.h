@@ -4,6 +4,7 @@
 
 #include "kernels/simd/arm/vec_neon.h"
 #include "kernels/simd/mma_int.h"
+#include "kernels/simd/unroll.h"
 
 namespace forearm {
 namespace {
@@ -52,6 +53,27 @@ inline void unpack_chunks(const char* nibbles, char* to, int64_t steps) {
     }
   }
 }
+
+// Six-bit codes, a quarter of a step each (kernels.h, Layout), minus kSixBitBias. With its upper bit flipped, a code's
+// high pair is a signed number, which an arithmetic shift extends; the low four bits are inserted below it by one
+// instruction: twelve for 64 codes.
+struct SixBits {
+  static void unpack(const uint8_t* from, uint8_t* to) {
+    static_assert(kSixBitBias == 32);
+    const uint8x16_t low = vdupq_n_u8(15);
+    UNROLLED_FOR (i, 4) {
+      const uint8x16_t first = vld1q_u8(from + 16 * i), second = vld1q_u8(from + 64 + 16 * i);
+      const int8x16_t high = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(from + 128 + 16 * i), vdupq_n_u8(0xaa)));
+      vst1q_u8(to + 16 * i, vbslq_u8(low, first, extended(vshlq_n_s8(high, 6))));
+      vst1q_u8(to + 64 + 16 * i, vsriq_n_u8(extended(vshlq_n_s8(high, 4)), first, 4));
+      vst1q_u8(to + 128 + 16 * i, vbslq_u8(low, second, extended(vshlq_n_s8(high, 2))));
+      vst1q_u8(to + 192 + 16 * i, vsriq_n_u8(extended(high), second, 4));
+    }
+  }
+
+ private:
+  static uint8x16_t extended(int8x16_t pairs) { return vreinterpretq_u8_s8(vshrq_n_s8(pairs, 2)); }
+};
 
 }  // namespace
 }  // namespace forearm
