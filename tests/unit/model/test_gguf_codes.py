@@ -134,6 +134,14 @@ def test_scales_beside_nvfp4_multiply_the_rows_of_each_expert(tmp_path: Path) ->
     assert [tensor.name for tensor in matrix.tensors] == ["a.weight", "a.scale", "a.input_scale"]
 
 
+def test_float64_is_rounded_to_float32_once(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).standard_normal((3, 5))
+    tensor = read_gguf(write_gguf(tmp_path / "m.gguf", "llama", {}, {"a.weight": values})).tensors["a.weight"]
+
+    assert tensor.dtype == "F64"
+    assert np.array_equal(Files().floats(tensor), values.astype(np.float32))
+
+
 def test_types_that_are_not_supported_and_wrong_shapes_are_named(tmp_path: Path) -> None:
     blocks = {"a.weight": ("Q8_K", np.zeros((2, 292), np.uint8)), "b.weight": ("Q8_0", random_blocks("Q8_0", 2, 64))}
     find = gguf_matrices(read_gguf(write_gguf(tmp_path / "m.gguf", "llama", {}, blocks)).tensors, wide=False)
