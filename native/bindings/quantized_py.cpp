@@ -64,8 +64,8 @@ Form form_of(Form eight, int bits) {
 
 py::tuple quantize(const Kernels& kernels, const Floats& x, int64_t group, const std::optional<Ints>& order, int bits,
                    bool turned) {
-  if (turned && (group != kTurned || x.shape(1) % kTurned != 0))
-    throw std::invalid_argument("activations are turned in groups of 128 alone, which divide the row");
+  if (turned && !is_turnable(x.shape(1), group))
+    throw std::invalid_argument("activations are turned in groups of 128, 256 or 512, and a last group of as many");
   const OperandCodes rows(kernels, form_of(Form::i8_rows, bits), x, group, order ? order->data() : nullptr, turned);
   const int64_t groups = groups_of(rows.dim, group), digits = rows.rows * digits_of(rows.operand.form);
   Bytes codes({digits, rows.dim});

@@ -291,10 +291,16 @@ struct AddNormTask {
 
 // Rows [row_begin, row_end) of float x [rows][x_stride] in the form of `out`: a copy, rounded or quantized as Operand
 // says. Where `order` is given (act-order checkpoints), column k of `out` is column order[k] of x.
-//   turned   each group of kTurned columns, as [8][16], is multiplied with Hadamard's matrix of 8, of ones and
-//            minus ones, from the left before it is quantized, which spreads a large value over eight (Ashkboos et al.
-//            2024, QuaRot, arXiv:2404.00456); `dim` is a multiple of kTurned, and `out` has groups of as many
-constexpr int64_t kTurned = 128;
+//   turned   each group, as [columns / 16][16], is multiplied with Hadamard's matrix of columns / 16, of ones and
+//            minus ones, from the left before it is quantized, which spreads a large value over as many (Ashkboos et
+//            al. 2024, QuaRot, arXiv:2404.00456); is_turnable(dim, the group of `out`) holds
+constexpr int64_t kLeastTurned = 128, kMostTurned = 512;
+// Whether rows of `dim` columns can be turned in groups of `group`: each is a power of two, and the last may be
+// shorter.
+constexpr bool is_turnable(int64_t dim, int64_t group) {
+  const auto fits = [](int64_t n) { return n >= kLeastTurned && n <= kMostTurned && (n & (n - 1)) == 0; };
+  return fits(group) && (dim % group == 0 || fits(dim % group));
+}
 struct QuantizeTask {
   const float* x;
   int64_t x_stride;

@@ -317,8 +317,8 @@ void check(const std::string& name, const Format& f, int64_t k) {
        "group is " + std::to_string(f.group) + "; it must be a multiple of 16, or 0 for a whole row");
   must(!f.ordered || (name != "embed" && name != "positions" && name != "types" && name != "embed_per_layer"),
        "its rows are read as they are: no order");
-  must(!f.turned || (is_integer(f.dtype) && f.group == kTurned && k % kTurned == 0 && !f.ordered),
-       "activations are turned in groups of 128 alone, which divide the row");
+  must(!f.turned || (is_integer(f.dtype) && is_turnable(k, f.group) && !f.ordered),
+       "activations are turned in groups of 128, 256 or 512, and a last group of as many");
   must(!name.starts_with("dense.") || f.dtype == DType::f32, "layers behind pooling are float32");
   must(!name.ends_with(".router") || is_float(f.dtype), "a router is never quantized");
 }

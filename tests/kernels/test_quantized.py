@@ -35,16 +35,28 @@ def test_rows_are_quantized_to_the_nearest_code(group: int, ordered: bool) -> No
     assert np.array_equal(scales, np.maximum.reduceat(np.abs(columns), starts, axis=1) / np.float32(127))
 
 
-def test_turned_rows_are_products_with_hadamards_matrix() -> None:
-    x = random(1, 5, 384)
-    x[2, 130] = 50  # spread over eight columns, 16 apart
-    hadamard = np.array([[(-1.0) ** (i & j).bit_count() for j in range(8)] for i in range(8)])
+@pytest.mark.parametrize(("k", "group"), [(384, 128), (768, 256), (1536, 512), (1280, 512)])
+def test_turned_rows_are_products_with_hadamards_matrix(k: int, group: int) -> None:
+    x = random(1, 5, k)
+    x[2, group + 2] = 50  # spread over a column of each 16 of its group
+    wanted = []
+    for begin in range(0, k, group):
+        height = min(group, k - begin) // 16
+        hadamard = np.array([[(-1.0) ** (i & j).bit_count() for j in range(height)] for i in range(height)])
+        own = x[:, begin : begin + group].astype(np.float64)
+        wanted.append((hadamard @ own.reshape(-1, height, 16)).reshape(own.shape))
 
-    codes, scales, _ = Kernels("scalar").quantize(x, 128, turned=True)
+    codes, scales, _ = Kernels("scalar").quantize(x, group, turned=True)
 
-    turned = (hadamard @ x.astype(np.float64).reshape(-1, 8, 16)).reshape(x.shape)
-    assert np.all(np.abs(turned - spread(scales, 384, 128) * codes) <= spread(scales, 384, 128) * 0.5001)
-    assert np.count_nonzero(np.abs(codes[2, 128:256]) > 64) == 8
+    turned = np.concatenate(wanted, axis=1)
+    assert np.all(np.abs(turned - spread(scales, k, group) * codes) <= spread(scales, k, group) * 0.5001)
+    assert np.count_nonzero(np.abs(codes[2, group : 2 * group]) > 64) == group // 16
+
+
+@pytest.mark.parametrize(("k", "group"), [(384, 512), (700, 256), (64, 128), (192, 128), (1024, 1024)])
+def test_groups_that_cannot_be_turned_are_refused(k: int, group: int) -> None:
+    with pytest.raises(ValueError, match="in groups of 128, 256 or 512"):
+        Kernels("scalar").quantize(random(1, 5, k), group, turned=True)
 
 
 @pytest.mark.parametrize("group", [16, 64, 1000])

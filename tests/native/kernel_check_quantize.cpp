@@ -41,19 +41,20 @@ void check_operand(Report& report, const Kernels& tier, Form form, int64_t rows,
 }
 
 // Rows that are turned are quantized as rows that were turned before.
-void check_turned(Report& report, const Kernels& tier, Form form, int64_t rows, int64_t dim) {
-  report.begin(sizes({{"turned form", static_cast<int>(form)}, {"rows", rows}, {"dim", dim}}));
+void check_turned(Report& report, const Kernels& tier, Form form, int64_t rows, int64_t dim, int64_t group) {
+  report.begin(sizes({{"turned form", static_cast<int>(form)}, {"rows", rows}, {"dim", dim}, {"group", group}}));
   const std::vector<float> x = Random(static_cast<uint64_t>(dim)).floats(rows * dim, 4.0f);
   std::vector<float> turned = x;
-  for (int64_t half = 16; half < kTurned; half *= 2) {
+  for (int64_t half = 16; half < group; half *= 2) {
     for (int64_t i = 0; i < rows * dim; ++i) {
-      if (i % kTurned & half) continue;
+      const int64_t column = i % dim, begin = column / group * group;
+      if ((column - begin) & half || half >= dim - begin) continue;
       const float a = turned[i], b = turned[i + half];
       turned[i] = a + b;
       turned[i + half] = a - b;
     }
   }
-  const CodeRows got(form, rows, dim, kTurned), wanted(form, rows, dim, kTurned);
+  const CodeRows got(form, rows, dim, group), wanted(form, rows, dim, group);
   tier.quantize({x.data(), dim, 0, rows, dim, nullptr, got.operand(), true});
   tier.quantize({turned.data(), dim, 0, rows, dim, nullptr, wanted.operand()});
   report.same_bits(got.codes(), wanted.codes(), "codes");
@@ -192,7 +193,8 @@ void check_quantize(Report& report, const Kernels& tier, const Kernels&) {
       }
     }
     for (const int64_t rows : {1, 2, 5}) {
-      for (const int64_t dim : {128, 640}) check_turned(report, tier, form, rows, dim);
+      for (const int64_t dim : {128, 640}) check_turned(report, tier, form, rows, dim, 128);
+      for (const int64_t dim : {128, 256, 640, 1280}) check_turned(report, tier, form, rows, dim, 512);
     }
     check_not_finite(report, tier, form);
   }

@@ -23,7 +23,8 @@ from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.host.placement import Plan
 from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.checkpoint.weights import load_native
-from forearm.model.quantization.quantization import FP8_HEAD_GROUP, HEAD_GROUP, INT8_GROUP, Asked
+from forearm.model.quantization.quantization import FP8_HEAD_GROUP, HEAD_GROUPS, INT8_GROUP, Asked
+from forearm.model.quantization.rotation import LEAST_TURNED, TURNED
 from forearm.plan.cost import FEW_ROWS, LAYER_S, MANY_ROWS, Achieved
 from forearm.plan.shapes import SMALL_SHAPE, write_shape
 from forearm.plan.work import work_of
@@ -65,7 +66,13 @@ def _asked(format: WeightFormat) -> Asked | None:
     if not format.is_quantized:
         return Asked(embeddings="none")
     groups = {name: {one.group} for name, one in AT_LOAD.items()}
-    groups["int8"] |= {INT8_GROUP, FP8_HEAD_GROUP, HEAD_GROUP}
+    groups["int8"] |= {
+        INT8_GROUP,
+        TURNED,
+        LEAST_TURNED,
+        FP8_HEAD_GROUP,
+        *(HEAD_GROUPS * one.group for one in AT_LOAD.values()),
+    }
     number = NUMBER_FORMATS[format.dtype]
     return next(
         (

@@ -53,7 +53,7 @@ def quantized(folder: Path, format: Format, floats: tuple[str, ...] = (), **conf
         (("int8",), INT8, INT8),
         (("int8", "auto", "int8"), INT8, INT8),
         (("int8", "auto", "float"), INT8_WIDE, INT8_WIDE),
-        (("int4",), INT4, WeightFormat("int8", 64, "float16")),
+        (("int4",), INT4, WeightFormat("int8", 256, "float16")),
         (("int4-g32",), WeightFormat("int4", 32, "float16"), WeightFormat("int8", 64, "float16")),
         (("int4", "none"), INT4, WeightFormat("bfloat16")),
         (("int4", "auto", "float"), replace(INT4, wide=True), INT8_WIDE),
@@ -98,15 +98,17 @@ def test_fp8_has_int8_groups_of_192_where_128_does_not_divide_the_rows(width: in
     assert groups == {64 if group == 192 else group}, "other engines read groups of 32, 64 and 128"
 
 
-@pytest.mark.parametrize(("width", "turned"), [(256, True), (192, False), (100, False)])
-def test_activations_before_down_are_turned_in_whole_groups_of_128(width: int, turned: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("width", "group"), [(256, 512), (128, 512), (640, 512), (384, 128), (896, 128), (192, 0), (100, 0)]
+)
+def test_activations_before_down_are_turned_in_groups_of_powers_of_two(width: int, group: int, tmp_path: Path) -> None:
     llama(tmp_path, **SIZES | {"intermediate_size": width})
 
     found = formats(tmp_path, "int8")
 
     last = [f"layers.{len(found) // 4 - 1}.down"]  # of 16 bits
-    assert {name for name, one in found.items() if one.turned} == {
-        name for name in found if name.endswith(".down") and turned and name not in last
+    assert {name: one.group for name, one in found.items() if one.turned} == {
+        name: group for name in found if name.endswith(".down") and group and name not in last
     }
     assert not any(one.turned for one in formats(tmp_path, "fp8").values())
 

@@ -17,12 +17,12 @@ from forearm.model.quantization.quantization import (
     FP8_HEAD_GROUP,
     FP8_INT8_ROLES,
     FP8_WIDER_GROUP,
-    HEAD_GROUP,
+    HEAD_GROUPS,
     INT4_END_LAYERS,
     INT8_GROUP,
     Asked,
 )
-from forearm.model.quantization.rotation import TURNED
+from forearm.model.quantization.rotation import turned_group
 
 _PANEL = 16  # kernels.h, kPanel: columns of a packed panel
 
@@ -68,8 +68,8 @@ def plan_formats(
     whole = {spec.name: _in_whole_groups(formats[spec.name], spec.k, wider) for spec in specs}
     if not rotated or asked.portable:
         return whole
-    turned = [spec.name for spec in specs if spec.name in grouped and spec.k % TURNED == 0]
-    return whole | {name: replace(whole[name], turned=not whole[name].wide) for name in turned}
+    groups = {spec.name: turned_group(spec.k) for spec in specs if spec.name in grouped and not whole[spec.name].wide}
+    return whole | {name: replace(whole[name], group=size, turned=True) for name, size in groups.items() if size}
 
 
 def _in_whole_groups(format: WeightFormat, k: int, wider: int) -> WeightFormat:
@@ -147,7 +147,7 @@ def _format(
             return WeightFormat("int8", 256, wide=asked.wide)  # so that each layer of E2B and E4B has its own scale
         if at_load is None or asked.rotated or asked.wide:
             return WeightFormat("int8", wide=asked.wide)
-        group = HEAD_GROUP if at_load.is_integer else FP8_HEAD_GROUP
+        group = HEAD_GROUPS * at_load.group if at_load.is_integer else FP8_HEAD_GROUP
         return WeightFormat("int8", group, "float16", wide=asked.wide)
     if at_load is None or spec.role == "table":
         return WeightFormat(weight_dtype)

@@ -93,7 +93,8 @@ class RotatedWeights:
         stored = self._stored_rows(part, tensor, 0, part.shape[0])[:, column : column + step]
         own = widened(stored, tensor.float_dtype)
         own = rotation.rotate_columns(own, self._roles[part.name], None, self._config.head_dim)
-        own = rotation.turn_groups(own) if self._formats[part.matrix].turned else own
+        format = self._formats[part.matrix]
+        own = rotation.turn_groups(own, format.group) if format.turned else own
         whole[:, column : column + step] = rotation.rotate_stream(own)
 
     def _stored_rows(self, part: TensorPart, tensor: StoredTensor, begin: int, end: int) -> Float32Array | UInt16Array:

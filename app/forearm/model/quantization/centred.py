@@ -61,7 +61,7 @@ class CentredWeights:
         """Return the rows before a matrix of the float model as those of the model that is served."""
         role, norm = self._roles[name], self._norm_of.get(name)
         if self._formats[name].turned:
-            return rotation.turn_groups(rows)
+            return rotation.turn_groups(rows, self._formats[name].group)
         if not self._rotated or role == "feed_forward_out":
             return rows
         if norm is not None:  # its weights went into the matrices

@@ -23,19 +23,21 @@ log = logging.getLogger(__name__)
 # Values of a row of an int8 down projection that share a scale, as do the activations before it. Those are products of
 # two activations, whose outliers no rotation of weights spreads: on SmolLM2-135M the KL divergence is 0.0173 with one
 # scale for a row, 0.0112, 0.0095, 0.0078 and 0.0073 with 512, 256, 128 and 64 values a scale. Prefill takes 2 % longer
-# with 128 and 3.5 % with 64 (Qwen2.5-0.5B, Zen 4). The last layer's have activations of 16 bits: of all layers' it
-# loses most (KL 0.0072 -> 0.0067), and a prompt multiplies its last row alone with it. Where all activations are of 16
-# bits, one scale for a row is enough: KL 0.0016. Models that are not rotated keep groups in all matrices then: 0.0048
-# with one scale for a row, 0.0031 so (rounded without feedback).
+# with 128 and 3.5 % with 64 (Qwen2.5-0.5B, Zen 4), 13 % with 128 where products are fast (AMX). Rotated models
+# therefore turn groups of 512 (rotation.py): KL 0.0030, with groups of 128 0.0029. The last layer's have activations of
+# 16 bits: of all layers' it loses most (KL 0.0072 -> 0.0067), and a prompt multiplies its last row alone with it. Where
+# all activations are of 16 bits, one scale for a row is enough: KL 0.0016. Models that are not rotated keep groups in
+# all matrices then: 0.0048 with one scale for a row, 0.0031 so (rounded without feedback).
 INT8_GROUP = 128
 # Values of a row of the int8 head beside fp8 layers that share a scale, as do the activations before it: fp8 models are
 # not rotated, so outliers stand there. On SmolLM2-135M the KL divergence is 0.0292 with one scale for a row, 0.0225 and
 # 0.0210 with 64 and 32 values a scale; 0.0213 with one and float activations.
 FP8_HEAD_GROUP = 32
-# The same beside other layers of a model that is not rotated. SmolLM2-135M's KL divergence falls from 0.216 to 0.206
-# (4 bits in groups of 128) and from 0.146 to 0.139 (groups of 32), 1,275 predictions; a decode of Qwen2.5-0.5B cut to 4
-# of 24 layers takes 5 % longer. Activations of 16 bits keep one scale for a row.
-HEAD_GROUP = 64
+# The same beside 4-bit layers, which are not rotated, in groups of theirs. SmolLM2-135M's KL divergence falls from
+# 0.216 to 0.206 with 64 values a scale (layers in groups of 128) and from 0.146 to 0.139 (groups of 32), 1,275
+# predictions. A decode of 32 sequences of Qwen2.5-0.5B beside layers in groups of 128 takes 29.7, 28.0, 27.2 and 27.0
+# ms with 64, 128 and 448 values a scale and one for a row (AMX). Activations of 16 bits keep one scale for a row.
+HEAD_GROUPS = 2
 # Matrices that fp8 keeps in int8, weights alone, in groups as above: all but gate and up of the layers in the middle,
 # which lose least for their size (bench/results/quantization.md); one in so many layers lies at each end of the model.
 # SmolLM2-135M, 10,220 predictions, the head as above: the KL divergence is 0.0194 with all in E4M3, 0.0079 with gate

@@ -19,11 +19,13 @@ from forearm.array_types import Float32Array
 from forearm.model.families.config import Attention, FeedForward, ModelConfig
 from forearm.model.families.matrices import Role
 
-VERSION = 2  # of the rotation in the weight cache's key: raised when Q or turn_groups changes
+VERSION = 3  # of the rotation in the weight cache's key: raised when Q or turn_groups changes
 _INNER = 64  # order of the inner factor of Q: two products of small matrices are cheaper than one of a large matrix
 # Roles of matrices that read the residual stream through a norm, and the norm's name, in its layer if it has one.
 _NORMS: dict[Role, str] = {"mixer_in": "input_norm", "feed_forward_in": "pre_mlp_norm", "head": "final_norm"}
-TURNED = 128  # columns of a group that is turned before a down projection (kernels.h, kTurned)
+# Columns of a group that is turned before a down projection; where no such groups fit, the fewest (kernels.h,
+# is_turnable).
+TURNED, LEAST_TURNED = 512, 128
 WRITERS: tuple[Role, ...] = ("mixer_out", "feed_forward_out")  # roles of matrices that write the residual stream
 
 
@@ -68,10 +70,21 @@ def rotate_columns(rows: Float32Array, role: Role, norm: Float32Array | None, he
     return _turned(rows * scaled)
 
 
-def turn_groups(rows: Float32Array) -> Float32Array:
+def turned_group(k: int) -> int:
+    """Return the columns of a group of activations that are turned in rows of k columns; 0: they cannot be."""
+    if k % TURNED in (0, LEAST_TURNED, 2 * LEAST_TURNED):
+        return TURNED
+    return 0 if k % LEAST_TURNED else LEAST_TURNED
+
+
+def turn_groups(rows: Float32Array, group: int) -> Float32Array:
     """Return rows of a matrix, float32 [rows, k], for activations that are turned (kernels.h, QuantizeTask)."""
-    matrix = _orthogonal(8) / np.float32(math.sqrt(8))  # the kernel's has ones and minus ones
-    turned: Float32Array = np.matmul(matrix, rows.reshape(-1, 8, TURNED // 8)).reshape(rows.shape)
+    turned = np.empty_like(rows)
+    for begin in range(0, rows.shape[1], group):
+        own = rows[:, begin : begin + group]
+        height = own.shape[1] // 16
+        matrix = _orthogonal(height) / np.float32(math.sqrt(height))  # the kernel's has ones and minus ones
+        turned[:, begin : begin + group] = np.matmul(matrix, own.reshape(-1, height, 16)).reshape(own.shape)
     return turned
 
 

@@ -25,12 +25,28 @@ struct Ordered {
   }
 };
 
-// A group of kTurned columns of a row that starts at `first`, multiplied with Hadamard's matrix (QuantizeTask).
+// A group of `count` columns of a row that starts at `first`, multiplied with Hadamard's matrix (QuantizeTask).
 class Turned {
  public:
-  Turned(const float* x, int64_t first) : first_(first) {
+  Turned(const float* x, int64_t first, int64_t count) : first_(first) {
+    for (int64_t at = 0; at < count; at += kLeastTurned) turn_eight(x + first + at, values_ + at);
+    for (int64_t half = kLeastTurned; half < count; half *= 2) {
+      for (int64_t at = 0; at < count; at += 16) {
+        if (at & half) continue;
+        const F16 a = load(values_ + at), b = load(values_ + at + half);
+        store(values_ + at, add(a, b));
+        store(values_ + at + half, sub(a, b));
+      }
+    }
+  }
+  F16 operator()(int64_t column, int64_t lanes) const { return load_lanes(values_ + column - first_, lanes); }
+
+ private:
+  // Eight rows of 16 in registers.
+  static void turn_eight(const float* x, float* to) {
+    constexpr int kRows = kLeastTurned / 16;
     F16 rows[kRows];
-    UNROLLED_FOR (i, kRows) rows[i] = load(x + first + 16 * i);
+    UNROLLED_FOR (i, kRows) rows[i] = load(x + 16 * i);
     UNROLL(3)
     for (int half = 1; half < kRows; half *= 2) {
       UNROLLED_FOR (i, kRows) {
@@ -40,13 +56,10 @@ class Turned {
         rows[i] = sum;
       }
     }
-    UNROLLED_FOR (i, kRows) store(values_ + 16 * i, rows[i]);
+    UNROLLED_FOR (i, kRows) store(to + 16 * i, rows[i]);
   }
-  F16 operator()(int64_t column, int64_t lanes) const { return load_lanes(values_ + column - first_, lanes); }
 
- private:
-  static constexpr int kRows = kTurned / 16;
-  float values_[kTurned];
+  float values_[kMostTurned];
   int64_t first_;
 };
 
@@ -180,7 +193,8 @@ inline void convert_row(const QuantizeTask& t, int64_t to, const Row& row) {
   const int64_t groups = groups_of(t.dim, t.out.group), digits = digits_of(t.out.form);
   for (int64_t g = 0; g < groups; ++g) {
     if (t.turned) {
-      convert_group(t, codes, to, Turned{row.x, g * kTurned}, g);
+      const int64_t begin = g * t.out.group, left = t.dim - begin;
+      convert_group(t, codes, to, Turned{row.x, begin, left < t.out.group ? left : t.out.group}, g);
     } else {
       convert_group(t, codes, to, row, g);
     }
