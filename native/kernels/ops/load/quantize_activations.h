@@ -10,10 +10,11 @@
 namespace forearm {
 namespace {
 
-// A row of x in its own order, and with its columns in act-order.
+// A row in its own order, whose columns from `first` on are at x, and one of x with its columns in act-order.
 struct InPlace {
   const float* x;
-  F16 operator()(int64_t column, int64_t lanes) const { return load_lanes(x + column, lanes); }
+  int64_t first = 0;
+  F16 operator()(int64_t column, int64_t lanes) const { return load_lanes(x + (column - first), lanes); }
 };
 struct Ordered {
   const float* x;
@@ -25,28 +26,13 @@ struct Ordered {
   }
 };
 
-// A group of `count` columns of a row that starts at `first`, multiplied with Hadamard's matrix (QuantizeTask).
-class Turned {
- public:
-  Turned(const float* x, int64_t first, int64_t count) : first_(first) {
-    for (int64_t at = 0; at < count; at += kLeastTurned) turn_eight(x + first + at, values_ + at);
-    for (int64_t half = kLeastTurned; half < count; half *= 2) {
-      for (int64_t at = 0; at < count; at += 16) {
-        if (at & half) continue;
-        const F16 a = load(values_ + at), b = load(values_ + at + half);
-        store(values_ + at, add(a, b));
-        store(values_ + at + half, sub(a, b));
-      }
-    }
-  }
-  F16 operator()(int64_t column, int64_t lanes) const { return load_lanes(values_ + column - first_, lanes); }
-
- private:
-  // Eight rows of 16 in registers.
-  static void turn_eight(const float* x, float* to) {
-    constexpr int kRows = kLeastTurned / 16;
+// Multiplies `count` columns of a group with Hadamard's matrix (QuantizeTask): eight rows of 16 in registers, then the
+// results of eight rows with each other. A call: the code stands once for all forms.
+__attribute__((noinline)) void turn(const float* x, int64_t count, float* to) {
+  constexpr int kRows = kLeastTurned / 16;
+  for (int64_t at = 0; at < count; at += kLeastTurned) {
     F16 rows[kRows];
-    UNROLLED_FOR (i, kRows) rows[i] = load(x + 16 * i);
+    UNROLLED_FOR (i, kRows) rows[i] = load(x + at + 16 * i);
     UNROLL(3)
     for (int half = 1; half < kRows; half *= 2) {
       UNROLLED_FOR (i, kRows) {
@@ -56,12 +42,17 @@ class Turned {
         rows[i] = sum;
       }
     }
-    UNROLLED_FOR (i, kRows) store(to + 16 * i, rows[i]);
+    UNROLLED_FOR (i, kRows) store(to + at + 16 * i, rows[i]);
   }
-
-  float values_[kMostTurned];
-  int64_t first_;
-};
+  for (int64_t half = kLeastTurned; half < count; half *= 2) {
+    for (int64_t at = 0; at < count; at += 16) {
+      if (at & half) continue;
+      const F16 a = load(to + at), b = load(to + at + half);
+      store(to + at, add(a, b));
+      store(to + at + half, sub(a, b));
+    }
+  }
+}
 
 // Largest magnitude of columns [begin, begin + count) by its bits: NaN above infinity above all numbers.
 template <typename Row>
@@ -194,7 +185,9 @@ inline void convert_row(const QuantizeTask& t, int64_t to, const Row& row) {
   for (int64_t g = 0; g < groups; ++g) {
     if (t.turned) {
       const int64_t begin = g * t.out.group, left = t.dim - begin;
-      convert_group(t, codes, to, Turned{row.x, begin, left < t.out.group ? left : t.out.group}, g);
+      float turned[kMostTurned];
+      turn(row.x + begin, left < t.out.group ? left : t.out.group, turned);
+      convert_group(t, codes, to, InPlace{turned, begin}, g);
     } else {
       convert_group(t, codes, to, row, g);
     }
