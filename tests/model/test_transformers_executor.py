@@ -346,15 +346,6 @@ def test_without_torch_the_refusal_names_the_extra(tmp_path: Path, monkeypatch: 
         read_config(tmp_path)
 
 
-def test_a_quantized_checkpoint_is_refused_for_transformers(tmp_path: Path) -> None:
-    config = tiny_config("persimmon")
-    config.quantization_config = {"quant_method": "gptq", "bits": 4}
-    config.save_pretrained(tmp_path)
-
-    with pytest.raises(ConfigError, match="quantized"):
-        modules.open_modules(tmp_path, quantization=Asked())
-
-
 @pytest.mark.parametrize(
     ("config", "said"),
     [

@@ -101,6 +101,8 @@ class Checkpoint:
     @property
     def parameters(self) -> int:
         """Number of the model's parameters."""
+        if self.config.modules:
+            return self.module_bytes // 4 + sum(one.rows * one.k for one in self.config.linears)
         return sum(math.prod(part.shape) for part, _ in self.sources)
 
     @property

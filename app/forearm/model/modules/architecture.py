@@ -89,7 +89,7 @@ def read_architecture(folder: Path, trust_remote_code: bool = False) -> Architec
     Raises: ConfigError if transformers has no such causal language model.
     """
     register()
-    given = _config(folder, trust_remote_code)
+    given = configuration(folder, trust_remote_code)
     own_code = type(given).__module__.startswith("transformers_modules.")
     own_cache, recomputes = "", False
     try:
@@ -158,8 +158,8 @@ def build(given: PretrainedConfig, *, own_cache: bool, own_code: bool) -> PreTra
         raise ConfigError(f"model_type {given.model_type}: transformers can't build its model: {said:.300}") from None
 
 
-def _config(folder: Path, trust_remote_code: bool) -> PretrainedConfig:
-    """Return the configuration of a model folder.
+def configuration(folder: Path, trust_remote_code: bool) -> PretrainedConfig:
+    """Return the configuration of a model folder, without what it says of quantization, which forearm itself reads.
 
     Raises: ConfigError in one line, if transformers has no such model, can't read the file, or the model generates no
     text from text.
@@ -191,6 +191,10 @@ def _config(folder: Path, trust_remote_code: bool) -> PretrainedConfig:
         why = "is_decoder is false: its tokens see those after them, so that it generates no text"
     if why:
         raise ConfigError(f"{folder}: model_type {config.model_type} can't be served: {why}")
+    for one in (config, config.get_text_config()):
+        for key in ("quantization_config", "compression_config"):
+            if hasattr(one, key):
+                delattr(one, key)
     return config
 
 

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import accumulate, groupby
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from tqdm import tqdm
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from forearm import _native
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint
+from forearm.model.checkpoint.shards import Files
+from forearm.model.checkpoint.weights import MOST_DECODERS, Loader
 from forearm.model.families.config import LinearModule
-from forearm.model.modules.architecture import TORCH_DTYPES
+from forearm.model.modules.architecture import TORCH_DTYPES, build, configuration
 from forearm.model.modules.attention import NAME, register
 from forearm.model.modules.joint import PANEL, has_code_of, linear_weight
 from forearm.model.modules.linear import (
@@ -26,6 +31,7 @@ from forearm.model.modules.linear import (
     PackedProduct,
     Product,
 )
+from forearm.model.quantization.codes import CodedMatrix
 
 log = logging.getLogger(__name__)
 
@@ -40,32 +46,8 @@ def load_modules(checkpoint: Checkpoint, native: _native.Executor, step_rows: in
     """
     torch.set_num_threads(native.threads)
     register()
-    dtype = TORCH_DTYPES[checkpoint.config.dtype]
-    ours = {} if checkpoint.own_cache else {"attn_implementation": NAME}
-    try:
-        load: Any = AutoModelForCausalLM.from_pretrained
-        model, found = load(
-            checkpoint.folder, dtype=dtype, output_loading_info=True, trust_remote_code=checkpoint.own_code,
-            **ours,
-        )  # fmt: skip
-    except (OSError, ValueError, RuntimeError) as problem:
-        raise ConfigError(f"{checkpoint.folder}: transformers can't load it: {problem}") from None
-    if missing := sorted(found["missing_keys"]):
-        raise ConfigError(
-            f"{checkpoint.folder}: it has no {missing[0]} and {len(missing) - 1} other tensors of "
-            f"{type(model).__name__}, the generating model that transformers makes of its type"
-        )
-    assert isinstance(model, PreTrainedModel)
-    model.train(False)
-    modules = dict(model.named_modules())
-    for linear in checkpoint.config.linears:
-        weight, bias = linear_weight(modules[linear.name]), modules[linear.name].bias
-        step = max(1, _PIECE_VALUES // linear.k)
-        for row in range(0, linear.rows, step):
-            piece = weight[row : row + step].detach().float().contiguous()
-            native.load_matrix(linear.name, piece.numpy(), "float32", row)
-        if isinstance(bias, torch.Tensor):
-            native.load_vector(f"{linear.name}.bias", bias.detach().float().numpy())
+    model = _loaded(checkpoint)
+    _pack(checkpoint, model, native)
     replace_layers(model, native, checkpoint.config.linears, step_rows)
     native.finish_loading()
     for module in model.modules():
@@ -78,6 +60,72 @@ def load_modules(checkpoint: Checkpoint, native: _native.Executor, step_rows: in
             if values.is_floating_point():
                 values.data = values.data.float()
     return model
+
+
+def _loaded(checkpoint: Checkpoint) -> PreTrainedModel:
+    """Return the model of a checkpoint with all weights but those that are quantized.
+
+    Raises: ConfigError if transformers can't load it, or the checkpoint lacks a tensor.
+    """
+    dtype = TORCH_DTYPES[checkpoint.config.dtype]
+    ours = {} if checkpoint.own_cache else {"attn_implementation": NAME}
+    try:
+        load: Any = AutoModelForCausalLM.from_pretrained
+        if checkpoint.sources:
+            given = configuration(checkpoint.folder, checkpoint.own_code)
+            model = build(given, own_cache=bool(checkpoint.own_cache), own_code=checkpoint.own_code)
+            load = partial(_without_weights(type(model), checkpoint).from_pretrained, config=given)
+        elif checkpoint.own_code:
+            load = partial(load, trust_remote_code=True)
+        model, found = load(checkpoint.folder, dtype=dtype, output_loading_info=True, **ours)
+    except (OSError, ValueError, RuntimeError) as problem:
+        raise ConfigError(f"{checkpoint.folder}: transformers can't load it: {problem}") from None
+    if missing := sorted(found["missing_keys"]):
+        raise ConfigError(
+            f"{checkpoint.folder}: it has no {missing[0]} and {len(missing) - 1} other tensors of "
+            f"{type(model).__name__}, the generating model that transformers makes of its type"
+        )
+    assert isinstance(model, PreTrainedModel)
+    model.train(False)
+    return model
+
+
+def _without_weights(model_class: type[PreTrainedModel], checkpoint: Checkpoint) -> Any:
+    """Return a class of the same model whose quantized layers have no weights, but their biases."""
+    with_bias = {one.name: one.bias for one in checkpoint.config.linears}
+    coded = [one for _, one in checkpoint.sources if isinstance(one, CodedMatrix)]
+    ends = {tensor.name.rpartition(".")[2] for one in coded for tensor in one.tensors}
+
+    def begin(self: PreTrainedModel, config: PretrainedConfig, *others: Any, **named: Any) -> None:
+        model_class.__init__(self, config, *others, **named)
+        for part, _ in checkpoint.sources:
+            rows, k = part.shape
+            empty = PackedLinear(lambda x: x, (rows, k))
+            bias = torch.nn.Parameter(torch.empty(rows)) if with_bias[part.name] else None
+            empty.register_parameter("bias", bias)
+            self.set_submodule(part.name, empty)
+
+    given = {"__init__": begin, "_keys_to_ignore_on_load_unexpected": [rf"\.({'|'.join(sorted(ends))})$"]}
+    return type(model_class.__name__, (model_class,), given)
+
+
+def _pack(checkpoint: Checkpoint, model: PreTrainedModel, native: _native.Executor) -> None:
+    """Load the weights and biases of linear layers into `native`: those of the model, and the checkpoint's codes."""
+    modules, coded = dict(model.named_modules()), {part.name for part, _ in checkpoint.sources}
+    for linear in checkpoint.config.linears:
+        bias = modules[linear.name].bias
+        if isinstance(bias, torch.Tensor):
+            native.load_vector(f"{linear.name}.bias", bias.detach().float().numpy())
+        if linear.name in coded:
+            continue
+        weight, step = linear_weight(modules[linear.name]), max(1, _PIECE_VALUES // linear.k)
+        for row in range(0, linear.rows, step):
+            piece = weight[row : row + step].detach().float().contiguous()
+            native.load_matrix(linear.name, piece.numpy(), "float32", row)
+    with tqdm(disable=True) as bar, ThreadPoolExecutor(min(native.threads, MOST_DECODERS), "decode") as decoders:
+        loader = Loader(checkpoint, Files(), decoders, bar)
+        for part, stored in checkpoint.sources:
+            loader.load(native, part, stored)
 
 
 def replace_layers(

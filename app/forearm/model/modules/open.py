@@ -12,10 +12,12 @@ from forearm.config.number_formats import DTYPES, KV_DTYPES
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint, dtype_of
 from forearm.model.checkpoint.formats import plan_formats
+from forearm.model.checkpoint.shards import read_tensors
 from forearm.model.families.families import FAMILIES, TORCH_MISSING, family_of
 from forearm.model.families.keys import read_json
 from forearm.model.families.matrices import matrices
 from forearm.model.gguf.gguf import is_gguf
+from forearm.model.modules.coded import with_codes
 from forearm.model.quantization.quantization import Asked, find_coded, quantization_of
 
 if TYPE_CHECKING:
@@ -64,14 +66,10 @@ def open_modules(
     from forearm.model.modules.architecture import read_architecture  # imports torch, which takes seconds
 
     quantized = quantization_of(read_json(folder / "config.json"), folder)
-    if quantized is not None:
-        raise ConfigError(
-            f"{folder}: its weights are quantized ({quantized[0]}), which is read for forearm's own families only; "
-            "serve the original weights, with --quantization to quantize them while loading"
-        )
-    find_coded(None, quantization, {}, folder)  # refuses a checkpoint's method
+    tensors = read_tensors(folder) if quantized else {}
+    find = find_coded(quantized, quantization, tensors, folder)  # refuses a method that is not the checkpoint's
     found = read_architecture(folder, trust_remote_code)
-    config = found.config
+    config, coded = with_codes(found.config, find, tensors)
     length = max_model_len or config.max_positions
     if length > config.max_positions and not allow_longer:
         raise ConfigError(f"--max-model-len {length}: the model's context is {config.max_positions} tokens")
@@ -83,8 +81,9 @@ def open_modules(
         weight_dtype=weight_dtype,
         kv_dtype=weight_dtype if kv_dtype == "auto" else dtype_of(kv_dtype, "--kv-cache-dtype", KV_DTYPES),
         max_model_len=length,
-        sources=(),
-        formats=plan_formats(matrices(config), (), weight_dtype, quantization, False, False),
+        sources=coded,
+        formats=plan_formats(matrices(config), coded, weight_dtype, quantization, quantized is not None, False),
+        method=quantized[0] if quantized else "",
         own_cache=found.own_cache,
         recomputes=found.recomputes,
         module_bytes=found.module_bytes,
