@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from forearm.model.checkpoint.short_names import SHORT_NAMES
 from forearm.model.families.encoders import ENCODERS
 from forearm.model.families.families import FAMILIES, Family
 from forearm.model.gguf.gguf_architectures import ARCHITECTURES
+from forearm.model.pooling.encoder_types import OTHER_ENCODERS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "models.md"
@@ -68,6 +70,11 @@ weights take a quarter of the machine's memory at most. They stand for GGUF file
 | Name | Type | Sizes | File of the first size |
 |---|---|---|---|
 """
+BY_TRANSFORMERS = (
+    "Where torch is installed, transformers computes other encoders ([any model](any-model.md)): {types}. Rows and "
+    "scores of a tiny random model of each were those of transformers on 2026-11-27, alone and in company; "
+    "`tests/model/test_transformers_pooling.py` compares some."
+)
 OTHERS = """
 ## Any other generating model
 
@@ -116,6 +123,12 @@ def page() -> str:
         *_memory(json.loads(SIZES.read_text())),
         "\n## Embedding, scoring and classifying ([how](embeddings.md))\n",
         *_table(ENCODERS, None),
+        "",
+        textwrap.fill(
+            BY_TRANSFORMERS.format(types=", ".join(f"`{name}`" for name in sorted(OTHER_ENCODERS))),
+            120,
+            break_on_hyphens=False,
+        ),
     ]
     types: dict[str, str] = json.loads(TRANSFORMERS_TYPES.read_text())
     others = {name: found for name, found in types.items() if name not in FAMILIES}

@@ -49,7 +49,7 @@ class Executor(Protocol):
 class NativeExecutor:
     """The executor in C++ with loaded weights; `allocate` makes its KV cache.
 
-    forward: of a model that transformers computes (model/modules/forward.py); None: the native one.
+    forward, pool: of a model that transformers computes (model/modules); None: the native ones.
     rounding: errors of the quantized matrices, as they were loaded.
     """
 
@@ -59,6 +59,7 @@ class NativeExecutor:
         checkpoint: Checkpoint,
         forward: Callable[..., None] | None = None,
         rounding: RoundingErrors = NOTHING_ROUNDED,
+        pool: Callable[[Int32Array, int], Float32Array] | None = None,
     ) -> None:
         self.vocab_size = checkpoint.config.vocab_size
         self.max_model_len = checkpoint.max_model_len
@@ -71,7 +72,7 @@ class NativeExecutor:
         self.folder: Path | None = checkpoint.folder
         self.rounding = rounding
         self._native = native
-        self._forward = forward or native.forward
+        self._forward, self._pool = forward or native.forward, pool or native.pool
         self._own_cache = bool(checkpoint.own_cache)
 
     def allocate(self, blocks: int, sequences: int, kept: int = 0) -> None:
@@ -108,7 +109,7 @@ class NativeExecutor:
 
     def pool(self, starts: Int32Array, head: int) -> Float32Array:
         """Return a vector for each text, of the rows starts[i] .. starts[i + 1] - 1, through the layers of `head`."""
-        return self._native.pool(starts, head)
+        return self._pool(starts, head)
 
     def sample(self, sampling: Sampling) -> Sampled:
         """Choose a token for each line from the last step's logits."""

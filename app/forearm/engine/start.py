@@ -171,8 +171,12 @@ def load(
     # These import torch, which takes seconds.
     from forearm.model.modules.forward import CachedForward, PagedForward
     from forearm.model.modules.loading import load_modules
+    from forearm.model.modules.pooled import PooledForward
 
     model = load_modules(checkpoint, native, max(limits.step_tokens, limits.step_rows))
+    if checkpoint.pooling is not None:
+        pooled = PooledForward(model, checkpoint)
+        return NativeExecutor(native, checkpoint, pooled, pool=pooled.pool)
     forward: Callable[..., None] = CachedForward(native, model, limits.running, checkpoint.recomputes)
     if not checkpoint.own_cache:
         forward = PagedForward(native, checkpoint, model)
@@ -246,7 +250,7 @@ def terms_of(
     model = checkpoint.config
     pooling = None
     if plan is not None:
-        pooling = PoolingTerms(plan, pooled_columns(model), model.token_types)
+        pooling = PoolingTerms(plan, checkpoint.columns or pooled_columns(model), model.token_types)
         log.info(
             "%s of %d values from texts of up to %d tokens, %s pooling",
             "vectors" if plan.kind == "embed" else "scores", pooling.columns, checkpoint.max_model_len, plan.pool,

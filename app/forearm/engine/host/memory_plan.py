@@ -224,13 +224,8 @@ def _opened(config: EngineConfig, folder: Path, max_model_len: int | None) -> Ch
     flags = {"rope_scaling": config.rope_scaling, "rope_theta": config.rope_theta}
     rope |= {name: value for name, value in flags.items() if value is not None}
     plan = pooling_plan(folder, asked_of(config))
-    if plan is not None and config.model_impl == "transformers":
-        raise ConfigError(
-            f"--model-impl transformers: {folder} embeds, scores or classifies, which forearm itself computes; "
-            "leave the flag out"
-        )
-    if plan is None and needs_transformers(folder, config.model_impl):
+    if needs_transformers(folder, config.model_impl, plan is not None):
         if rope:
             raise ConfigError(f"{folder}: transformers reads the rotary angles from config.json; change them there")
-        return open_modules(folder, **asked, trust_remote_code=config.trust_remote_code)
+        return open_modules(folder, **asked, trust_remote_code=config.trust_remote_code, pooling=plan)
     return open_checkpoint(folder, **asked, pooling=plan, ignore_unread=config.ignore_unread_tensors, rope=rope)

@@ -54,6 +54,7 @@ class Checkpoint:
     recomputes: the model has no cache at all, so each token computes its whole text.
     module_bytes: bytes of the tensors that torch keeps then, in float32.
     own_code: the code of its modules is the checkpoint's own.
+    pooling, columns: how its texts become vectors, and of how many values, if it pools.
     calibrated: floats are rounded so that a calibration text loses least (calibration.py), or less the means of its
         activations (config.centred, centred.py). Not in models whose layers
         cannot be computed one by one: those with norms on the residual stream, and Gemma 4's.
@@ -72,6 +73,8 @@ class Checkpoint:
     recomputes: bool = False
     module_bytes: int = 0
     own_code: bool = False
+    pooling: PoolingPlan | None = None
+    columns: int = 0
     calibrated: bool = False
 
     @property

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 TORCH_DTYPES: dict[DTypeName, torch.dtype] = {
     "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16,
 }  # fmt: skip
-_TRIAL_TOKENS = 4
+TRIAL_TOKENS = 4
 # Names of the context length; models without positions say none.
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx", "max_sequence_length")
 _MOST_POSITIONS = 1 << 15
@@ -74,7 +74,7 @@ class Architecture:
 
 
 @dataclass
-class _Trial:
+class Trial:
     """The calls of attention and linear layers of a run without weights."""
 
     calls: list[AttentionCall]
@@ -106,6 +106,14 @@ def read_architecture(folder: Path, trust_remote_code: bool = False) -> Architec
     if own_cache:
         model = build(given, own_cache=True, own_code=own_code)
         trial, recomputes = _try_empty(model)
+    if recomputes:
+        own_cache = "it keeps no cache, so each token computes its whole text again"
+    config, module_bytes = described(given, model, trial)
+    return Architecture(config, own_cache, recomputes, module_bytes, own_code)
+
+
+def described(given: PretrainedConfig, model: PreTrainedModel, trial: Trial) -> tuple[ModelConfig, int]:
+    """Return the sizes that the native module needs after a trial, and the bytes of the tensors that torch keeps."""
     text = given.get_text_config()
     stored: DTypeName = next((name for name, one in TORCH_DTYPES.items() if one is given.dtype), "float32")
     layers = tuple(linears(model, trial.linears))
@@ -117,15 +125,13 @@ def read_architecture(folder: Path, trust_remote_code: bool = False) -> Architec
         dtype=stored,
         vocab_size=trial.vocab_size or int(text.vocab_size),
         hidden=max((one.k for one in layers), default=1),
-        max_positions=next((n for key in _POSITIONS if (n := getattr(text, key, None))), _MOST_POSITIONS),
+        max_positions=next((n for key in _POSITIONS if (n := getattr(text, key, 0) or 0) > 0), _MOST_POSITIONS),
         modules=True,
         linears=layers,
         tied_head=True,  # the head is a module like the others
         **_attention(trial.calls, text),
     )
-    if recomputes:
-        own_cache = "it keeps no cache, so each token computes its whole text again"
-    return Architecture(config, own_cache, recomputes, sum(4 * tensor.numel() for tensor in kept.values()), own_code)
+    return config, sum(4 * tensor.numel() for tensor in kept.values())
 
 
 def _why_own_cache(model: PreTrainedModel, calls: list[AttentionCall]) -> str:
@@ -139,11 +145,12 @@ def _why_own_cache(model: PreTrainedModel, calls: list[AttentionCall]) -> str:
     return "its layers differ in attention heads" if len({call.q.shape[0] for call in calls}) > 1 else ""
 
 
-def build(given: PretrainedConfig, *, own_cache: bool, own_code: bool) -> PreTrainedModel:
-    """Return the model of a configuration on the meta device, in evaluation mode."""
+def build(
+    given: PretrainedConfig, *, own_cache: bool, own_code: bool, make: Any = AutoModelForCausalLM
+) -> PreTrainedModel:
+    """Return the model of a configuration on the meta device, in evaluation mode. make: transformers' class for it."""
     try:
         with torch.device("meta"):
-            make: Any = AutoModelForCausalLM
             model: PreTrainedModel = make.from_config(
                 deepcopy(given), dtype=torch.float32, experts_implementation="batched_mm",
                 trust_remote_code=own_code,
@@ -158,11 +165,11 @@ def build(given: PretrainedConfig, *, own_cache: bool, own_code: bool) -> PreTra
         raise ConfigError(f"model_type {given.model_type}: transformers can't build its model: {said:.300}") from None
 
 
-def configuration(folder: Path, trust_remote_code: bool) -> PretrainedConfig:
+def configuration(folder: Path, trust_remote_code: bool, pooled: bool = False) -> PretrainedConfig:
     """Return the configuration of a model folder, without what it says of quantization, which forearm itself reads.
 
-    Raises: ConfigError in one line, if transformers has no such model, can't read the file, or the model generates no
-    text from text.
+    Raises: ConfigError in one line, if transformers has no such model, can't read the file, or the model, unless it is
+    pooled, generates no text from text.
     """
     keys = read_json(folder / "config.json")
     has_code = "auto_map" in keys and keys.text("model_type") not in CONFIG_MAPPING
@@ -171,7 +178,7 @@ def configuration(folder: Path, trust_remote_code: bool) -> PretrainedConfig:
         nearest = f" (the nearest name is {near[0]})" if near else ""
         code = ". Its code is in the checkpoint: --trust-remote-code runs it" if has_code else ""
         raise keys.wrong("model_type", f"one that forearm or transformers {transformers_version} has{nearest}{code}")
-    if why := REFUSED.get(keys.text("model_type")):
+    if not pooled and (why := REFUSED.get(keys.text("model_type"))):
         raise ConfigError(f"{folder}: model_type {keys.text('model_type')} can't be served: {why}")
     text = text_part(keys) or keys
     for key, most in BOUNDS.items():  # before modules of any size are built
@@ -185,9 +192,10 @@ def configuration(folder: Path, trust_remote_code: bool) -> PretrainedConfig:
     # BERT and its like, which is_decoder and add_cross_attention turn into decoders. GPT-NeoX has the first alone,
     # GPT-2 the second alone.
     two_sided = hasattr(config, "add_cross_attention") and getattr(config, "is_decoder", True) is False
-    if config.is_encoder_decoder:
+    why = ""
+    if config.is_encoder_decoder and not pooled:
         why = "is_encoder_decoder is true: an encoder reads the prompt, and forearm generates with decoders alone"
-    elif two_sided:
+    elif two_sided and not pooled:
         why = "is_decoder is false: its tokens see those after them, so that it generates no text"
     if why:
         raise ConfigError(f"{folder}: model_type {config.model_type} can't be served: {why}")
@@ -198,7 +206,7 @@ def configuration(folder: Path, trust_remote_code: bool) -> PretrainedConfig:
     return config
 
 
-def _try(model: PreTrainedModel) -> _Trial:
+def _try(model: PreTrainedModel) -> Trial:
     """Run the model once on the meta device."""
     calls: list[AttentionCall] = []
 
@@ -208,19 +216,38 @@ def _try(model: PreTrainedModel) -> _Trial:
         return call.q.new_empty(tokens, heads, call.v.shape[-1])
 
     bind(model, record)
-    ids = torch.zeros((1, _TRIAL_TOKENS), dtype=torch.long, device="meta")
-    positions = torch.arange(_TRIAL_TOKENS, device="meta")[None]
-    with _called(model) as linears, torch.no_grad():
+    ids = torch.zeros((1, TRIAL_TOKENS), dtype=torch.long, device="meta")
+    positions = torch.arange(TRIAL_TOKENS, device="meta")[None]
+    with called(model) as linears, torch.no_grad():
         out = model(input_ids=ids, position_ids=positions, attention_mask=torch.ones_like(ids), use_cache=False)
-    return _Trial(calls, linears, out.logits.shape[-1])
+    return Trial(calls, linears, out.logits.shape[-1])
 
 
-def _try_empty(model: PreTrainedModel) -> tuple[_Trial, bool]:
+def _try_empty(model: PreTrainedModel) -> tuple[Trial, bool]:
     """Run a model that does not run on the meta device on the CPU; return its linear layers, and whether it must
     compute each token's whole text, as it has no cache that a further token goes on from.
 
-    Its weights are memory that was never written, which Linux maps to one page of zeros: it takes address space alone.
     Raises: ConfigError if it computes no token after others in either way.
+    """
+    empty_on_cpu(model)
+    tokens = np.arange(TRIAL_TOKENS, dtype=np.int32)
+    for recomputes in (False, True):
+        forward = CachedForward(None, model, 1, recomputes)
+        try:
+            with called(model) as linears, torch.inference_mode():
+                logits = forward.compute(0, tokens, tokens)
+                forward.compute(0, tokens[:1], tokens[-1:] + np.int32(1))
+            return Trial([], linears, logits.shape[-1]), recomputes
+        except Exception as problem:  # whatever a model's code raises
+            log.debug("the trial on the CPU failed", exc_info=True)
+            said = f"{type(problem).__name__}: {' '.join(str(problem).split()):.200}"
+    raise ConfigError(f"{type(model).__name__} of transformers computes no token after others ({said})")
+
+
+def empty_on_cpu(model: PreTrainedModel) -> None:
+    """Move a model to the CPU, with weights of memory that was never written, which Linux maps to one page of zeros.
+
+    It takes address space alone. Raises: ConfigError if there is too little of it.
     """
     try:
         model.to_empty(device="cpu")
@@ -230,22 +257,10 @@ def _try_empty(model: PreTrainedModel) -> tuple[_Trial, bool]:
         raise ConfigError(
             f"{type(model).__name__} of transformers needs more memory than there is ({problem})"
         ) from None
-    tokens = np.arange(_TRIAL_TOKENS, dtype=np.int32)
-    for recomputes in (False, True):
-        forward = CachedForward(None, model, 1, recomputes)
-        try:
-            with _called(model) as linears, torch.inference_mode():
-                logits = forward.compute(0, tokens, tokens)
-                forward.compute(0, tokens[:1], tokens[-1:] + np.int32(1))
-            return _Trial([], linears, logits.shape[-1]), recomputes
-        except Exception as problem:  # whatever a model's code raises
-            log.debug("the trial on the CPU failed", exc_info=True)
-            said = f"{type(problem).__name__}: {' '.join(str(problem).split()):.200}"
-    raise ConfigError(f"{type(model).__name__} of transformers computes no token after others ({said})")
 
 
 @contextmanager
-def _called(model: PreTrainedModel) -> Iterator[list[LinearCall]]:
+def called(model: PreTrainedModel) -> Iterator[list[LinearCall]]:
     """Collect the calls of linear layers."""
     names = {id(module): name for name, module in _linears(model)}
     called: list[LinearCall] = []

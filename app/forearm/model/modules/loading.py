@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from tqdm import tqdm
-from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from forearm import _native
@@ -31,6 +31,7 @@ from forearm.model.modules.linear import (
     PackedProduct,
     Product,
 )
+from forearm.model.modules.pooled import auto_class, without_pooler
 from forearm.model.quantization.codes import CodedMatrix
 
 log = logging.getLogger(__name__)
@@ -70,22 +71,25 @@ def _loaded(checkpoint: Checkpoint) -> PreTrainedModel:
     dtype = TORCH_DTYPES[checkpoint.config.dtype]
     ours = {} if checkpoint.own_cache else {"attn_implementation": NAME}
     try:
-        load: Any = AutoModelForCausalLM.from_pretrained
+        make = auto_class(checkpoint.pooling)
+        load: Any = make.from_pretrained
         if checkpoint.sources:
-            given = configuration(checkpoint.folder, checkpoint.own_code)
-            model = build(given, own_cache=bool(checkpoint.own_cache), own_code=checkpoint.own_code)
+            given = configuration(checkpoint.folder, checkpoint.own_code, checkpoint.config.pooled)
+            model = build(given, own_cache=bool(checkpoint.own_cache), own_code=checkpoint.own_code, make=make)
             load = partial(_without_weights(type(model), checkpoint).from_pretrained, config=given)
         elif checkpoint.own_code:
             load = partial(load, trust_remote_code=True)
         model, found = load(checkpoint.folder, dtype=dtype, output_loading_info=True, **ours)
     except (OSError, ValueError, RuntimeError) as problem:
         raise ConfigError(f"{checkpoint.folder}: transformers can't load it: {problem}") from None
-    if missing := sorted(found["missing_keys"]):
+    assert isinstance(model, PreTrainedModel)
+    model = without_pooler(model, checkpoint.pooling) if checkpoint.pooling else model
+    needed = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
+    if missing := sorted(needed.intersection(found["missing_keys"])):
         raise ConfigError(
             f"{checkpoint.folder}: it has no {missing[0]} and {len(missing) - 1} other tensors of "
-            f"{type(model).__name__}, the generating model that transformers makes of its type"
+            f"{type(model).__name__}, the model that transformers makes of its type"
         )
-    assert isinstance(model, PreTrainedModel)
     model.train(False)
     return model
 

@@ -20,6 +20,7 @@ from forearm.model.families.decoder import ACTIVATIONS
 from forearm.model.families.encoders import ENCODERS
 from forearm.model.families.keys import ROPE, Keys, read_json
 from forearm.model.pooling.adapters import TASK_KEY, Adapter
+from forearm.model.pooling.encoder_types import is_encoder
 from forearm.model.pooling.sentence_transformers import SentenceModules, read_modules
 from forearm.model.pooling.token_heads import BGE_M3, TokenHead, bge_m3_heads, lexical_weights
 
@@ -153,7 +154,7 @@ def _is_pooling(keys: Keys, modules: SentenceModules | None, asked: PoolingAsked
     # A checkpoint of the whole T5 generates text, unless sentence-transformers' files say that its encoder is meant. So
     # does a BERT whose tokens see those before them alone.
     generates = name.endswith(_ENCODER_DECODERS) or keys.flag("is_decoder")
-    encoder = keys.text("model_type") in ENCODERS and not generates
+    encoder = is_encoder(keys.text("model_type")) and not generates
     if asked.runner == "generate" and encoder:
         raise ConfigError(
             f"--runner generate: {keys.text('model_type')} is an encoder and generates no text; leave the flag out"
@@ -186,7 +187,7 @@ def _embedder(keys: Keys, modules: SentenceModules | None) -> PoolingPlan:
         raise keys.wrong("matryoshka_dimensions", "a list of lengths")
     dimensions = tuple(sizes) if sizes else None if keys.flag("is_matryoshka") else ()
     if modules is None:
-        pool: Pool = "cls" if keys.text("model_type") in ENCODERS else "last"
+        pool: Pool = "cls" if is_encoder(keys.text("model_type")) else "last"
         return PoolingPlan("embed", pool, "normalize", dimensions=dimensions)
     return PoolingPlan(
         kind="embed",
@@ -216,7 +217,12 @@ def _classifier(keys: Keys) -> PoolingPlan:
         labels = tuple(str(named.values[key]) for key in sorted(named.values, key=int))
     else:
         labels = tuple(f"LABEL_{i}" for i in range(keys.integer("num_labels", 2)))
-    hidden, count = keys.integer("dim" if model_type == "distilbert" else "hidden_size"), len(labels)
+    from forearm.model.families.families import FAMILIES, family_of  # imports numpy, which other models start without
+
+    count = len(labels)
+    if family_of(keys, FAMILIES | ENCODERS) is None:  # transformers' model pools by itself
+        return PoolingPlan("classify", "cls", _finish(keys, count), labels=labels)
+    hidden = keys.integer("dim" if model_type == "distilbert" else "hidden_size")
     pool: Pool = "cls"
     dense: tuple[Dense, ...]
     act: DenseActivation

@@ -1,0 +1,18 @@
+"""Types of encoders: forearm's own families, and those that transformers computes."""
+
+from __future__ import annotations
+
+from forearm.model.families.encoders import ENCODERS
+
+# Encoders of transformers whose tokens see those on both sides, whatever head the checkpoint has.
+OTHER_ENCODERS = frozenset({
+    "albert", "big_bird", "camembert", "convbert", "data2vec-text", "deberta", "electra", "ernie", "esm", "eurobert",
+    "flaubert", "fnet", "ibert", "layoutlm", "longformer", "luke", "megatron-bert", "mobilebert", "mra",
+    "nystromformer", "rembert", "roberta-prelayernorm", "roc_bert", "roformer", "squeezebert", "xlm", "xlm-roberta-xl",
+    "xmod", "yoso",
+})  # fmt: skip
+
+
+def is_encoder(model_type: str) -> bool:
+    """Return whether models of a type are encoders, unless config.json makes a decoder of one."""
+    return model_type in ENCODERS or model_type in OTHER_ENCODERS
