@@ -1,6 +1,7 @@
 #!/bin/sh
 # Make /opt/forearm in the build stage: a virtual environment for TARGETARCH that uses the base image's Python.
 #   install.sh requirements     install forearm's requirements, verified by hash
+#   install.sh transformers     install torch, from TORCH_INDEX, and transformers beside them
 #   install.sh wheel            build and install forearm and forearm-demo from ./source; object files stay for the next build
 set -eu
 cd "$(dirname "$0")"
@@ -62,6 +63,12 @@ wheel() {
   for_target --compile-bytecode --no-deps dist/*.whl
   strip=$(target-g++ -print-prog-name=strip)
   "$strip" --strip-unneeded $here/lib/python3*/site-packages/forearm/_native*.so
+}
+
+transformers() {
+  torch=$(sed -n 's/^transformers = \["\(torch==[^"]*\)".*/\1/p' source/pyproject.toml)
+  for_target --compile-bytecode --index-url "$TORCH_INDEX" "$torch"
+  for_target --compile-bytecode -c constraints.txt transformers
 }
 
 "$1"

@@ -3,6 +3,7 @@
 # with C++ cross-compiled and the rest emulated, for arm64. As root on an x86-64 Debian 12.
 #
 #   tests/deploy/image.sh [lint|amd64|compose|proxies|monitoring|speed|arm64]...     all without a name
+#   tests/deploy/image.sh transformers     the image with torch, which comes from TORCH_INDEX (PyTorch's if it is not set)
 #
 # Base images are made from Debian's packages where BASE_AMD64 and BASE_ARM64 name none. What is built stays; `tools/arm/docker.sh
 # remove` deletes it.
@@ -47,24 +48,25 @@ app,monitoring forearm grafana prometheus
 X
 }
 
-# build ARCH BASE: the image forearm:ARCH
+# build ARCH BASE [TAG DOCKER-OPTION...]: the image forearm:ARCH, or of that tag
 build() {
   docker image inspect "$2" >/dev/null 2>&1 || { say "base image for $1"; tools/arm/base_image.sh $suite "$1" "$2"; }
   docker image inspect "$base_amd64" >/dev/null 2>&1 || tools/arm/base_image.sh $suite amd64 "$base_amd64"
-  say "image for $1"
+  say "image for $1 ${*:3}"
   mkdir -p build
   docker build --progress plain --network host -f Dockerfile.arm --platform "linux/$1" --build-arg "BASE=$2" \
     --build-arg "BUILD_BASE=$base_amd64" --build-arg "VERSION=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' app/forearm/__init__.py)" \
-    --build-arg "REVISION=$(git rev-parse HEAD)" -t "forearm:$1" . >"build/image-$1.log" 2>&1 ||
-    { tail -n 60 "build/image-$1.log" && exit 1; }
+    --build-arg "REVISION=$(git rev-parse HEAD)" -t "forearm:${3:-$1}" "${@:4}" . >"build/image-${3:-$1}.log" 2>&1 ||
+    { tail -n 60 "build/image-${3:-$1}.log" && exit 1; }
 }
 
-# start DOCKER-OPTION...: a server with no privilege, and nothing to write on but /tmp
+# start [DOCKER-OPTION...]: a server of $image and its flags, with no privilege, and nothing to write on but /tmp
+image=(forearm:amd64)
 start() {
   container=$own
   docker rm -f "$own" >/dev/null 2>&1 || true
   docker run -d --name "$own" --read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges --network none "$@" \
-    forearm:amd64 --max-model-len 512 >/dev/null
+    "${image[@]}" --max-model-len 512 >/dev/null
   healthy 60
 }
 
@@ -145,6 +147,15 @@ amd64() {
   [ -n "${KEEP_IMAGES:-}" ] || build amd64 "$base_amd64"
   inspect amd64
   confined
+}
+
+# The demo model's modules are computed by transformers.
+transformers() {
+  build amd64 "$base_amd64" transformers --target transformers ${TORCH_INDEX:+--build-arg "TORCH_INDEX=$TORCH_INDEX"}
+  image=(forearm:transformers --model-impl transformers)
+  start
+  says 'transformers computes the model' || fail "transformers does not compute the model"
+  answers "$container"
 }
 
 # Emulated cores that are Graviton3's, on which a health check takes longer than 10 s when others are at work.
