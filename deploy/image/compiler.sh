@@ -12,7 +12,8 @@ apt-get update
 compiler=
 for version in "$GCC" $(seq 20 -1 11); do
   compiler=g++-$version$cross
-  [ -n "$(apt-cache show "$compiler" 2>/dev/null)" ] && break
+  # Where there is no such package, apt takes the name for an expression: g++-13 finds clang-13.
+  apt-cache show "$compiler" 2>/dev/null | grep -Fqx "Package: $compiler" && break
   compiler=
 done
 [ -n "$compiler" ] || { echo "error: this base has no g++ from 11 on for $TARGETARCH; choose another BASE" >&2; exit 1; }

@@ -49,6 +49,8 @@ date_sources() {
   : >"$built" # the sums are valid only after a complete build
 }
 
+wheel_of() { uv build --wheel --no-build-isolation --python tools/bin/python --out-dir dist --no-progress "$@"; }
+
 wheel() {
   settings="-Cbuild-dir=$PWD/native/$TARGETARCH -Ccmake.define.CMAKE_CXX_COMPILER=/usr/local/bin/target-g++"
   [ "$BUILDARCH" = "$TARGETARCH" ] || cross_settings
@@ -57,8 +59,8 @@ wheel() {
   [ -e "$built" ] || : >"$built"
   date_sources
   # shellcheck disable=SC2086  # word splitting is intended
-  python -m pip wheel ./source --no-build-isolation --no-deps -w dist $settings
-  python -m pip wheel ./source/packages/forearm-demo --no-build-isolation --no-deps -w dist
+  wheel_of ./source $settings # pip has config settings from 22.1 on, Ubuntu 22.04 an older one
+  wheel_of ./source/packages/forearm-demo
   mv sums "$built"
   for_target --compile-bytecode --no-deps dist/*.whl
   strip=$(target-g++ -print-prog-name=strip)
