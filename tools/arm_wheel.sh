@@ -35,7 +35,6 @@ rm -f build/arm/wheel/CMakeCache.txt  # keep object files, but not the Python se
 python -m pip wheel . --quiet --no-build-isolation --no-deps -w "$dist" \
   -Cbuild-dir=build/arm/wheel "${cross[@]}"
 wheel=$(ls "$dist"/*.whl)
-python tools/pack_wheel.py "$wheel"
 mkdir -p dist
 cp "$wheel" dist/
 [ "${1:-}" = --check ] || { echo "arm_wheel: dist/${wheel##*/}"; exit 0; }

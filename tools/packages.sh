@@ -28,7 +28,6 @@ echo "$commit" >native/commit.txt
 rm -f native/commit.txt
 
 wheel=$(ls "$work"/dist/forearm-*.whl) sdist=$(ls "$work"/dist/*.tar.gz) demo=$(ls "$work"/dist/forearm_demo-*.whl)
-"$PYTHON" tools/pack_wheel.py "$wheel"
 for file in "$wheel" "$sdist"; do
   bytes=$(stat -c %s "$file")
   [ "$bytes" -le $most_bytes ] || { echo "error: ${file##*/} has $bytes bytes, more than $most_bytes"; exit 1; }
