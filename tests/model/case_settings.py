@@ -113,9 +113,9 @@ ROWS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any], int
         ("internvl", "InternVLConfig", "qwen2"),
         ("llava_next", "LlavaNextConfig", "mistral"), ("llava_onevision", "LlavaOnevisionConfig", "qwen2"),
         ("idefics3", "Idefics3Config", "llama"), ("smolvlm", "SmolVLMConfig", "llama"),
-        ("ovis2", "Ovis2Config", "qwen2"), ("exaone4_5", "Exaone4_5_Config", "exaone4"),
-        ("lfm2_vl", "Lfm2VlConfig", "lfm2"),
+        ("exaone4_5", "Exaone4_5_Config", "exaone4"), ("lfm2_vl", "Lfm2VlConfig", "lfm2"),
     )),
+    ("ovis2", "Ovis2Config", {"text_config": {"model_type": "qwen2"}, "vision_config": {**_EYES, "vocab_size": 64}}),
     ("llava", "LlavaConfig", {"text_config": {"model_type": "llama"}, "vision_config": _EYES}, 45, 64, 2),
     ("minicpmv4_6", "MiniCPMV4_6Config", {
         "text_config": {

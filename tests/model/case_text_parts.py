@@ -13,6 +13,9 @@ _EARS = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2, "d_model": 32,
     "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 48,
 }  # fmt: skip
+_CONVOLUTIONS = {
+    "model_type": "vibevoice_acoustic_tokenizer_encoder", "hidden_size": 8, "num_filters": 2, "depths": [1] * 7,
+}  # fmt: skip
 _GLM_EYES = {"depth": 1, "hidden_size": 32, "num_heads": 2, "out_hidden_size": 72, "image_size": 28}
 _GLM = {"rope_parameters": {
     "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 1],
@@ -180,7 +183,10 @@ TEXT_PARTS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any
     ("moss_transcribe_diarize", "MossTranscribeDiarizeConfig", {
         "text_config": {"model_type": "qwen3", "head_dim": 16}, "audio_config": _EARS,
     }),
-    ("vibevoice_asr", "VibeVoiceAsrConfig", {"text_config": {"model_type": "qwen2"}}),
+    ("vibevoice_asr", "VibeVoiceAsrConfig", {
+        "text_config": {"model_type": "qwen2"}, "acoustic_tokenizer_encoder_config": _CONVOLUTIONS,
+        "semantic_tokenizer_encoder_config": _CONVOLUTIONS,
+    }),
     ("qwen2_audio", "Qwen2AudioConfig", {"text_config": {"model_type": "qwen2"}, "audio_config": _EARS}),
     ("voxtral", "VoxtralConfig", {"text_config": {"model_type": "llama"}, "audio_config": _EARS}),
     ("granite_speech", "GraniteSpeechConfig", {"text_config": {"embedding_multiplier": 6.0}, **_SPEECH}),
