@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The tier for AMX on a machine without it: kernel_check, static, under Linux on a Sapphire Rapids that Bochs emulates.
+# The tier for AMX on a machine without it: kernel_check under Linux on a Sapphire Rapids that Bochs emulates.
 # qemu emulates neither AVX-512 nor AMX.
 #
 #   tests/native/run_amx.sh [ARGUMENT...]     kernel_check's arguments (--few avx512_amx); on an x86-64 Debian 12
@@ -10,6 +10,7 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$root"
 lab=$root/build/amx
+build=build/native  # make native compiles the same objects
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 limit_s=500
 [ "$(uname -m)" = x86_64 ] || { echo "NOT RUN: an x86-64 machine builds and runs it"; exit 69; }
@@ -62,9 +63,10 @@ build_bochs() {
 
 build_check() {
   echo "--- building kernel_check"
-  [ -e "$lab/native/CMakeCache.txt" ] || cmake -S native -B "$lab/native" -G Ninja -DCMAKE_EXE_LINKER_FLAGS=-static \
-    >"$lab/configure.log" || { cat "$lab/configure.log"; return 1; }
-  ninja -C "$lab/native" kernel_check >"$lab/build.log" || { tail -n 50 "$lab/build.log"; return 1; }
+  mkdir -p "$build"
+  [ -e "$build/CMakeCache.txt" ] || cmake -S native -B "$build" -G Ninja >"$lab/configure.log" ||
+    { cat "$lab/configure.log"; return 1; }
+  ninja -C "$build" kernel_check >"$lab/build.log" || { tail -n 50 "$lab/build.log"; return 1; }
 }
 
 # init ARGUMENT...: the one program. The second that it sleeps is for the serial line, which sends what is left.
@@ -87,7 +89,9 @@ image() {
   local work=$1 tree=$lab/tree
   shift
   mkdir -p "$work"/cd "$work"/initramfs/{bin,dev,proc,sys}
-  cp "$tree/bin/busybox" "$lab/native/kernel_check" "$work/initramfs/bin"
+  cp "$tree/bin/busybox" "$build/kernel_check" "$work/initramfs/bin"
+  # shellcheck disable=SC2046  # the libraries that it needs, one a word
+  cp --parents --dereference $(ldd "$build/kernel_check" | grep -o '/[^ ]*') "$work/initramfs"
   init "$@" >"$work/initramfs/init"
   chmod +x "$work/initramfs/init"
   (cd "$work/initramfs" && find . | "$tree/bin/busybox" cpio -o -H newc) >"$work/cd/initrd" 2>"$work/image.log"
