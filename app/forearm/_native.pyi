@@ -276,29 +276,30 @@ class Executor:
         x: [1, heads, tokens, dim], in any order in memory; cos, sin: [tokens, dim / 2].
         Raises: ValueError if these do not fit.
         """
-    def mix(
+    def add_half(
         self,
-        layer: int,
-        x: Float32Array,
         norm: Float32Array,
         eps: float,
-        qkv: str,
-        o: str,
-        cos: Float32Array,
-        sin: Float32Array,
-        scale: float,
+        first: str,
+        last: str,
+        gate: str = "none",
+        scale: float = 0.0,
         window: int = 0,
-    ) -> Float32Array:
-        """Return x + o(attention of qkv(norm(x))), float32 [tokens, width]: the half of a layer of Llama's code that
-        attends, in one call; the GIL is released.
+    ) -> int:
+        """Keep half a layer of Llama's code for compute_halves: x + last(... first(norm(x))). Returns its number.
 
-        x: [tokens, width]; norm: [width]; qkv, o: packed matrices; cos, sin: [tokens, head_dim / 2].
+        norm: [width], which is kept alive; first, last: packed matrices. gate none: the half that attends, with q, k and
+        v side by side in `first`; scale and window are its attention's (0: no window). Another activation:
+        last(gate(norm(x) A^T) * (norm(x) B^T)), with the interleaved parts A and B in `first`.
         Raises: ValueError if these do not fit.
         """
-    def feed_forward(self, x: Float32Array, norm: Float32Array, eps: float, up: str, down: str, gate: str) -> None:
-        """Add down(gate(norm(x) A^T) * (norm(x) B^T)) to x: the other half of such a layer; the GIL is released.
+    def compute_halves(
+        self, begin: int, end: int, layer: int, x: Float32Array, cos: Float32Array, sin: Float32Array
+    ) -> Float32Array:
+        """Compute the kept halves begin <= i < end, one after the other, in one call; the GIL is released.
 
-        x: [tokens, width]; norm: [width]; up: a packed matrix of two interleaved parts, A and B; gate: an activation.
+        layer: of the KV cache, of the first half that attends; the others that attend have the next layers.
+        x: [tokens, width]; cos, sin: [tokens, head_dim / 2]. Returns: float32 [tokens, width].
         Raises: ValueError if these do not fit.
         """
     def take_logits(self, logits: Float32Array) -> None:

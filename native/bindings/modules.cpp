@@ -87,53 +87,40 @@ py::array_t<float> rope(Executor& executor, const py::array_t<float, 0>& x, cons
   return out;
 }
 
-// A half of a layer: its rows, norm and matrices. Throws std::invalid_argument if they do not fit.
-ModuleHalf half_of(const Modules& modules, const Array<float>& x, const Array<float>& norm, float eps,
-                   const std::string& first, const std::string& last) {
-  const Linear &in = modules.linear(first), &out = modules.linear(last);
-  const int64_t width = in.matrix.k;
-  expect_shape("x", x, modules.tokens(), width);
-  expect_length("norm", norm, width);
-  if (out.matrix.n != width)
-    throw std::invalid_argument("'" + last + "' has not as many rows as '" + first + "' reads");
-  return {x.data(), norm.data(), eps, &in, &out, nullptr};
-}
-
-void expect_between(const ModuleHalf& half, int64_t columns, int64_t k) {
-  if (half.first->matrix.n != columns || half.last->matrix.k != k)
-    throw std::invalid_argument("the first matrix has " + std::to_string(half.first->matrix.n) + " rows, and not " +
-                                std::to_string(columns) + ", or the last reads " + std::to_string(half.last->matrix.k) +
-                                " values, and not " + std::to_string(k));
-}
-
-py::array_t<float> mix(Executor& executor, int64_t layer, const Array<float>& x, const Array<float>& norm, float eps,
-                       const std::string& qkv, const std::string& o, const Array<float>& cos, const Array<float>& sin,
-                       float scale, int64_t window) {
+size_t add_half(Executor& executor, const Array<float>& norm, float eps, const std::string& first,
+                const std::string& last, const std::string& gate, float scale, int64_t window) {
   const Config& c = executor.config();
   Modules& modules = executor.modules();
-  expect_layer(layer, c);
-  ModuleHalf half = half_of(modules, x, norm, eps, qkv, o);
-  expect_between(half, (c.heads + 2 * c.kv_heads) * c.head_dim, c.heads * c.head_dim);
-  expect_shape("cos", cos, modules.tokens(), c.head_dim / 2);
-  expect_shape("sin", sin, modules.tokens(), c.head_dim / 2);
-  py::array_t<float> out({x.shape(0), x.shape(1)});
-  half.out = out.mutable_data();
-  const ModuleAttention in{nullptr, nullptr, nullptr, scale, 0.0f, window, nullptr, nullptr};
-  const float *cosines = cos.data(), *sines = sin.data();
-  const py::gil_scoped_release release;
-  modules.mix(half, static_cast<size_t>(layer), cosines, sines, in);
-  return out;
+  const ModuleHalf half{norm.data(), eps,   &modules.linear(first), &modules.linear(last), activation_of(gate),
+                        scale,       window};
+  const int64_t k = half.attends() ? c.heads * c.head_dim : half.last->matrix.k;
+  const int64_t columns = half.attends() ? (c.heads + 2 * c.kv_heads) * c.head_dim : 2 * k;
+  expect_length("norm", norm, half.width());
+  if (half.last->matrix.n != half.width() || half.first->matrix.n != columns || half.last->matrix.k != k)
+    throw std::invalid_argument("'" + first + "' and '" + last + "' are not the matrices of half a layer");
+  return modules.add(half);
 }
 
-void feed_forward(Executor& executor, Array<float>& x, const Array<float>& norm, float eps, const std::string& up,
-                  const std::string& down, const std::string& gate) {
+py::array_t<float> compute_halves(Executor& executor, size_t begin, size_t end, int64_t layer, const Array<float>& x,
+                                  const Array<float>& cos, const Array<float>& sin) {
+  const int64_t angles = executor.config().head_dim / 2;
   Modules& modules = executor.modules();
-  ModuleHalf half = half_of(modules, x, norm, eps, up, down);
-  expect_between(half, 2 * half.last->matrix.k, half.last->matrix.k);
-  const Activation activation = activation_of(gate);
-  half.out = x.mutable_data();
+  const int64_t tokens = modules.tokens();
+  if (begin >= end || end > modules.halves().size()) throw std::invalid_argument("there are no such halves");
+  int64_t last = layer - 1;
+  for (size_t i = begin; i < end; ++i) {
+    expect_shape("x", x, tokens, modules.halves()[i].width());
+    last += modules.halves()[i].attends();
+  }
+  expect_layer(layer, executor.config());
+  expect_layer(last, executor.config());
+  expect_shape("cos", cos, tokens, angles);
+  expect_shape("sin", sin, tokens, angles);
+  py::array_t<float> out({x.shape(0), x.shape(1)});
+  const ModuleRows rows{x.data(), cos.data(), sin.data(), out.mutable_data()};
   const py::gil_scoped_release release;
-  modules.feed_forward(half, activation);
+  modules.compute(begin, end, static_cast<size_t>(layer), rows);
+  return out;
 }
 
 void take_logits(Executor& executor, const Array<float>& logits) {
@@ -154,9 +141,10 @@ void bind_modules(py::class_<Executor>& executor) {
       .def("multiply", &multiply, "name"_a, "x"_a.noconvert(), "gate"_a = "none")
       .def("norm", &norm, "x"_a.noconvert(), "weight"_a.noconvert(), "eps"_a)
       .def("rope", &rope, "x"_a.noconvert(), "cos"_a.noconvert(), "sin"_a.noconvert())
-      .def("mix", &mix, "layer"_a, "x"_a.noconvert(), "norm"_a.noconvert(), "eps"_a, "qkv"_a, "o"_a,
-           "cos"_a.noconvert(), "sin"_a.noconvert(), "scale"_a, "window"_a = 0)
-      .def("feed_forward", &feed_forward, "x"_a.noconvert(), "norm"_a.noconvert(), "eps"_a, "up"_a, "down"_a, "gate"_a)
+      .def("add_half", &add_half, "norm"_a.noconvert(), "eps"_a, "first"_a, "last"_a, "gate"_a = "none",
+           "scale"_a = 0.0f, "window"_a = 0, py::keep_alive<1, 2>())
+      .def("compute_halves", &compute_halves, "begin"_a, "end"_a, "layer"_a, "x"_a.noconvert(), "cos"_a.noconvert(),
+           "sin"_a.noconvert())
       .def("take_logits", &take_logits, "logits"_a.noconvert());
 }
 

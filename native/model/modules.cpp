@@ -9,7 +9,7 @@
 namespace forearm {
 namespace {
 
-constexpr int64_t kPhases = 5;  // most phases of a call that are handed out piece by piece: those of mix
+constexpr int64_t kPhases = 5;  // most phases of a call or half that are handed out piece by piece: those of mix
 
 }  // namespace
 
@@ -52,7 +52,11 @@ void Modules::begin(const Batch& batch) {
 }
 
 void Modules::attend(size_t layer, const ModuleAttention& in) {
-  AttendTask task = attend_task(in);
+  AttendTask task{};
+  task.window = in.window;
+  task.scale = in.scale;
+  task.softcap = in.softcap;
+  task.sinks = in.sinks;
   task.q = in.q;
   task.q_stride = step_.config.heads * step_.config.head_dim;
   task.out = {in.out, task.q_stride, Form::f32_rows};
@@ -61,15 +65,6 @@ void Modules::attend(size_t layer, const ModuleAttention& in) {
     step_.barrier(w);
     forearm::attend(w, step_, kv_, plan_, layer, task);
   });
-}
-
-AttendTask Modules::attend_task(const ModuleAttention& in) const {
-  AttendTask task{};
-  task.window = in.window;
-  task.scale = in.scale;
-  task.softcap = in.softcap;
-  task.sinks = in.sinks;
-  return task;
 }
 
 // Stores keys and values of the member's share of the tokens. stride: floats between tokens.
@@ -83,49 +78,71 @@ void Modules::write_kv(const StepWalk& w, size_t layer, const float* k, const fl
   }
 }
 
-void Modules::mix(const ModuleHalf& half, size_t layer, const float* cos, const float* sin, const ModuleAttention& in) {
+size_t Modules::add(const ModuleHalf& half) {
+  halves_.push_back(half);
+  return halves_.size() - 1;
+}
+
+// Counters alternate between halves as between calls. Each half begins after a barrier: it reads all rows.
+void Modules::compute(size_t begin, size_t end, size_t layer, const ModuleRows& rows) {
+  const size_t call = calls_;
+  calls_ += end - begin;
+  step_.pool.run([&](int member) {
+    StepWalk w{member, tokens()};
+    ModuleRows own = rows;
+    size_t cached = layer;
+    for (size_t i = begin; i < end; ++i) {
+      step_.enter_layer(w, call + i - begin);
+      if (halves_[i].attends())
+        mix(w, halves_[i], cached++, own);
+      else
+        feed_forward(w, halves_[i], own);
+      step_.barrier(w);
+      own.x = rows.out;
+    }
+  });
+}
+
+void Modules::mix(StepWalk& w, const ModuleHalf& half, size_t layer, const ModuleRows& rows) {
   const Config& c = step_.config;
   const Operand& joint = step_.scratch.mixer_in;
-  AttendTask task = attend_task(in);
+  product(w, *half.first, begin_half(w, half, rows), Epilogue::store, Activation::none, joint);
+  step_.barrier(w);
+  if (const Range own = step_.mine(w, w.rows); own.size() > 0) {
+    const int64_t angles = own.begin * (c.head_dim / 2);
+    step_.kernel.rope({step_.scratch.mixer_at(own.begin, 0), joint.stride, own.size(), c.heads + c.kv_heads, c.head_dim,
+                       c.head_dim, rows.cos + angles, rows.sin + angles, false});
+  }
+  const float* k = step_.scratch.mixer_at(0, c.heads * c.head_dim);
+  write_kv(w, layer, k, k + c.kv_heads * c.head_dim, joint.stride);
+  step_.barrier(w);
+  AttendTask task{};
+  task.window = half.window;
+  task.scale = half.scale;
   task.q = step_.scratch.mixer_at(0, 0);
   task.q_stride = joint.stride;
   task.out = step_.scratch.activated.target(half.last->matrix);
-  run(tokens(), [&](StepWalk& w) {
-    product(w, *half.first, begin_half(w, half), Epilogue::store, Activation::none, joint);
-    step_.barrier(w);
-    if (const Range rows = step_.mine(w, w.rows); rows.size() > 0) {
-      const int64_t angles = rows.begin * (c.head_dim / 2);
-      step_.kernel.rope({step_.scratch.mixer_at(rows.begin, 0), joint.stride, rows.size(), c.heads + c.kv_heads,
-                         c.head_dim, c.head_dim, cos + angles, sin + angles, false});
-    }
-    const float* k = step_.scratch.mixer_at(0, c.heads * c.head_dim);
-    write_kv(w, layer, k, k + c.kv_heads * c.head_dim, joint.stride);
-    step_.barrier(w);
-    forearm::attend(w, step_, kv_, plan_, layer, task);
-    step_.barrier(w);
-    end_half(w, half);
-  });
+  forearm::attend(w, step_, kv_, plan_, layer, task);
+  step_.barrier(w);
+  end_half(w, half, rows);
 }
 
-void Modules::feed_forward(const ModuleHalf& half, Activation gate) {
-  run(tokens(), [&](StepWalk& w) {
-    const Operand out = step_.scratch.activated.target(half.last->matrix);
-    product(w, *half.first, begin_half(w, half), Epilogue::gated, gate, out);
-    step_.barrier(w);
-    end_half(w, half);
-  });
+void Modules::feed_forward(StepWalk& w, const ModuleHalf& half, const ModuleRows& rows) {
+  const Operand out = step_.scratch.activated.target(half.last->matrix);
+  product(w, *half.first, begin_half(w, half, rows), Epilogue::gated, half.gate, out);
+  step_.barrier(w);
+  end_half(w, half, rows);
 }
 
 // Returns the normalized rows as `first` takes them, and copies x to out, which is complete after a barrier.
-Operand Modules::begin_half(StepWalk& w, const ModuleHalf& half) {
+Operand Modules::begin_half(StepWalk& w, const ModuleHalf& half, const ModuleRows& all) {
   const Matrix& matrix = half.first->matrix;
-  const int64_t width = matrix.k;
+  const int64_t width = half.width();
   const auto copy = [&](Range rows) {
-    if (half.out != half.x)
-      std::copy_n(half.x + rows.begin * width, rows.size() * width, half.out + rows.begin * width);
+    if (all.out != all.x) std::copy_n(all.x + rows.begin * width, rows.size() * width, all.out + rows.begin * width);
   };
   const auto norm = [&](Range rows, const Operand& out) {
-    step_.kernel.norm({half.x, width, rows.begin, rows.end, width, half.norm, nullptr, half.eps, false, out});
+    step_.kernel.norm({all.x, width, rows.begin, rows.end, width, half.norm, nullptr, half.eps, false, out});
   };
   const auto make = [&](Range rows, const Operand& out) {
     if (Site::is_direct(matrix)) return norm(rows, out);
@@ -151,9 +168,9 @@ Operand Modules::begin_half(StepWalk& w, const ModuleHalf& half) {
 }
 
 // Adds the product of `last` and the rows of Scratch::activated to out.
-void Modules::end_half(StepWalk& w, const ModuleHalf& half) {
+void Modules::end_half(StepWalk& w, const ModuleHalf& half, const ModuleRows& rows) {
   const Linear& last = *half.last;
-  const Operand out{half.out, last.matrix.n, Form::f32_rows};
+  const Operand out{rows.out, last.matrix.n, Form::f32_rows};
   product(w, last, step_.output(w, step_.scratch.activated, last.matrix), Epilogue::add, Activation::none, out);
 }
 

@@ -25,12 +25,25 @@ struct ModuleHeads {
   int64_t token_stride, head_stride;
 };
 
-// Half a layer of Llama's code: out [tokens, width] = x + last(... first(RMSNorm(x))). All are C-contiguous, and out
-// may be x.
+// Half a layer of Llama's code: x + last(... first(RMSNorm(x))), x [tokens, width].
+// gate: none in the half that attends, where q, k and v of `first` stand side by side, and all heads of q and k are
+// rotated; else `first` is as in multiply, and each token is treated alone.
 struct ModuleHalf {
-  const float *x, *norm;
+  const float* norm;
   float eps;
   const Linear *first, *last;
+  Activation gate;
+  float scale;     // of the half that attends, as is the window
+  int64_t window;  // 0: none
+
+  bool attends() const { return gate == Activation::none; }
+  int64_t width() const { return first->matrix.k; }
+};
+
+// What halves one after the other compute: out [tokens, width] of x; out may not be x. cos, sin: [tokens, head_dim /
+// 2].
+struct ModuleRows {
+  const float *x, *cos, *sin;
   float* out;
 };
 
@@ -53,11 +66,11 @@ class Modules {
   void norm(const NormTask& task);
   // Copies heads to the C-contiguous task.x and rotates them there. A few rows are not divided among the team.
   void rope(const ModuleHeads& in, const RopeTask& task);
-  // The half of a layer that attends: q, k and v of its `first` stand side by side, all heads of q and k are rotated by
-  // cos and sin [tokens, head_dim / 2]. in: of layer, scale and window alone.
-  void mix(const ModuleHalf& half, size_t layer, const float* cos, const float* sin, const ModuleAttention& in);
-  // The half that treats each token alone: `first` as in multiply.
-  void feed_forward(const ModuleHalf& half, Activation gate);
+  // Keeps half a layer for compute(), after those before; what it points at must outlive this. Returns its number.
+  size_t add(const ModuleHalf& half);
+  const std::vector<ModuleHalf>& halves() const { return halves_; }
+  // Computes the halves begin <= i < end one after the other. layer: of the KV cache, of the first one that attends.
+  void compute(size_t begin, size_t end, size_t layer, const ModuleRows& rows);
   // Copies logits [rows, vocab_size] to the scratch, with their maxima; at most step_logit_rows rows.
   void take_logits(const float* logits, int64_t rows);
 
@@ -67,11 +80,12 @@ class Modules {
   template <class Work>
   void run(int64_t rows, const Work& work);
   void write_kv(const StepWalk& w, size_t layer, const float* k, const float* v, int64_t stride);
-  AttendTask attend_task(const ModuleAttention& in) const;
   void product(StepWalk& w, const Linear& linear, const Operand& a, Epilogue epilogue, Activation gate,
                const Operand& out);
-  Operand begin_half(StepWalk& w, const ModuleHalf& half);
-  void end_half(StepWalk& w, const ModuleHalf& half);
+  void mix(StepWalk& w, const ModuleHalf& half, size_t layer, const ModuleRows& rows);
+  void feed_forward(StepWalk& w, const ModuleHalf& half, const ModuleRows& rows);
+  Operand begin_half(StepWalk& w, const ModuleHalf& half, const ModuleRows& rows);
+  void end_half(StepWalk& w, const ModuleHalf& half, const ModuleRows& rows);
 
   const Weights& weights_;
   const KvBlocks& kv_;
@@ -79,6 +93,7 @@ class Modules {
   AttentionPlan plan_;
   Batch batch_{};
   std::vector<int32_t> position_, start_, block_start_, block_;
+  std::vector<ModuleHalf> halves_;
   size_t calls_ = 0;
 };
 

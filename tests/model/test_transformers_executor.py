@@ -158,6 +158,28 @@ def test_a_native_layer_has_the_logits_of_its_modules_bit_for_bit(
     assert found[0] == found[1]
 
 
+def test_halves_of_layers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    save_tiny("llama", tmp_path)
+    executor: Any = make_executor(tmp_path)[0]
+    executor_tokens(executor, prompt_of(1), PROMPT_TOKENS)  # the last step has a token of two sequences
+    native, layers = executor._native, executor._forward._model.model.layers[0].forward._layers
+    width, dim = layers[0].attention._module.q_proj.in_features, layers[0].attention._dim
+    end = layers[-1].first_half + layers[-1].halves
+    norm, x, angles = np.ones(width, np.float32), np.zeros((2, width), np.float32), np.ones((2, dim // 2), np.float32)
+    qkv, o = (product.name for product in layers[0].attention.products)
+
+    for first, last, weight in ((o, qkv, norm), (qkv, qkv, norm), (qkv, o, norm[1:]), (qkv, "none", norm)):
+        with pytest.raises(ValueError):  # noqa: PT011
+            native.add_half(weight, 1e-5, first, last)
+    for last_half, layer, rows, cos in (
+        (end + 1, 0, x, angles), (0, 0, x, angles), (end, 1, x, angles), (end, -1, x, angles),
+        (end, 0, x[:1], angles), (end, 0, x[:, 1:].copy(), angles), (end, 0, x, angles[:1]),
+    ):  # fmt: skip
+        with pytest.raises(ValueError):  # noqa: PT011
+            native.compute_halves(0, last_half, layer, rows, cos, angles)
+    assert native.compute_halves(0, end, 0, x, angles, angles).shape == (2, width)
+
+
 @pytest.mark.parametrize(("tokens", "alike"), [(1, True), (3, True), (9, True), (9, False)])
 def test_native_rotation_is_that_of_transformers_bit_for_bit(tokens: int, alike: bool, tmp_path: Path) -> None:
     save_tiny("llama", tmp_path)
