@@ -288,8 +288,8 @@ class Executor:
     ) -> int:
         """Keep half a layer of Llama's code for compute_halves: x + last(... first(norm(x))). Returns its number.
 
-        norm: [width], which is kept alive; first, last: packed matrices. gate none: the half that attends, with q, k and
-        v side by side in `first`; scale and window are its attention's (0: no window). Another activation:
+        norm: [width], which is kept alive; first, last: packed matrices. gate none: the half that attends, with q, k
+        and v side by side in `first`; scale and window are its attention's (0: no window). Another activation:
         last(gate(norm(x) A^T) * (norm(x) B^T)), with the interleaved parts A and B in `first`.
         Raises: ValueError if these do not fit.
         """
