@@ -42,8 +42,8 @@ print("READ", *sorted(seen))
 TOKENIZER = f"--tokenizer {DEMO_MODEL}"
 LINES = {
     "pull": ["pull no/model"],
-    "show": ["show", "show no/model"],
-    "plan": ["plan --machine c8g.12xlarge"],
+    "show": ["show", "show no/model", "show --model-impl transformers"],
+    "plan": ["plan --machine c8g.12xlarge", "plan --model-impl transformers"],
     "generate": [f"generate --prompt ice --max-tokens 2 {TOKENIZER}"],
     "bench throughput": [f"bench throughput --input-len 4 --output-len 2 --num-prompts 1 {TOKENIZER}"],
     "bench latency": [
