@@ -168,14 +168,18 @@ def test_halves_of_layers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     norm, x, angles = np.ones(width, np.float32), np.zeros((2, width), np.float32), np.ones((2, dim // 2), np.float32)
     qkv, o = (product.name for product in layers[0].attention.products)
 
-    for first, last, weight in ((o, qkv, norm), (qkv, qkv, norm), (qkv, o, norm[1:]), (qkv, "none", norm)):
-        with pytest.raises(ValueError):  # noqa: PT011
-            native.add_half(weight, 1e-5, first, last)
-    for last_half, layer, rows, cos in (
-        (end + 1, 0, x, angles), (0, 0, x, angles), (end, 1, x, angles), (end, -1, x, angles),
-        (end, 0, x[:1], angles), (end, 0, x[:, 1:].copy(), angles), (end, 0, x, angles[:1]),
+    apart = "are not the matrices of half a layer"
+    for first, last, weight, said in (
+        (o, qkv, norm, apart), (qkv, qkv, norm, apart), (qkv, o, norm[1:], "norm"), (qkv, "none", norm, "'none'"),
     ):  # fmt: skip
-        with pytest.raises(ValueError):  # noqa: PT011
+        with pytest.raises(ValueError, match=said):
+            native.add_half(weight, 1e-5, first, last)
+    for last_half, layer, rows, cos, said in (
+        (end + 1, 0, x, angles, "no such halves"), (0, 0, x, angles, "no such halves"),
+        (end, 1, x, angles, "the cache has"), (end, -1, x, angles, "layer is -1"), (end, 0, x[:1], angles, "x must be"),
+        (end, 0, x[:, 1:].copy(), angles, "x must be"), (end, 0, x, angles[:1], "cos must be"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=said):
             native.compute_halves(0, last_half, layer, rows, cos, angles)
     assert native.compute_halves(0, end, 0, x, angles, angles).shape == (2, width)
 
