@@ -95,6 +95,7 @@ AttentionKind attention_of(const py::handle& from) {
   return {.rope = from.attr("rope").cast<std::optional<int>>(),
           .window = from.attr("window").cast<int64_t>(),
           .out_scale = from.attr("out_scale").cast<float>(),
+          .heads = from.attr("heads").cast<int64_t>(),
           .kv_heads = from.attr("kv_heads").cast<int64_t>(),
           .head_dim = from.attr("head_dim").cast<int64_t>(),
           .keys_as_values = from.attr("keys_as_values").cast<bool>(),
@@ -104,6 +105,12 @@ AttentionKind attention_of(const py::handle& from) {
           .query_growth = from.attr("query_growth").cast<float>(),
           .query_positions = from.attr("query_positions").cast<int64_t>(),
           .query_first = from.attr("query_first").cast<int64_t>()};
+}
+
+NormPlacement placement_of(const std::string& name) {
+  return one_of<NormPlacement>(
+      "norm_placement", name,
+      {{"pre", NormPlacement::pre}, {"post", NormPlacement::post}, {"sandwich", NormPlacement::sandwich}});
 }
 
 LayerKind layer_of(const py::handle& layer) {
@@ -117,9 +124,15 @@ LayerKind layer_of(const py::handle& layer) {
   else if (py::hasattr(mixer, "state_dim"))
     kind.mixer = mamba2_of(mixer);
   else if (py::hasattr(mixer, "key_heads"))
-    kind.mixer = GatedDeltaKind{size("key_heads"), size("value_heads"), size("key_dim"),
-                                size("value_dim"), size("taps"),        mixer.attr("tiled").cast<bool>(),
-                                size("gate_rank")};
+    kind.mixer = GatedDeltaKind{size("key_heads"),
+                                size("value_heads"),
+                                size("key_dim"),
+                                size("value_dim"),
+                                size("taps"),
+                                mixer.attr("tiled").cast<bool>(),
+                                size("gate_rank"),
+                                mixer.attr("beta_scale").cast<float>(),
+                                mixer.attr("gate_norm_eps").cast<float>()};
   else if (py::hasattr(mixer, "taps"))
     kind.mixer = ShortConvKind{mixer.attr("taps").cast<int64_t>(), mixer.attr("bias").cast<bool>()};
   else if (py::hasattr(mixer, "rank"))
@@ -134,6 +147,8 @@ LayerKind layer_of(const py::handle& layer) {
   else
     kind.mixer = attention_of(mixer);
   if (!beside.is_none()) kind.beside = mamba2_of(beside);
+  if (const auto own = layer.attr("norm_placement").cast<std::optional<std::string>>())
+    kind.norm_placement = placement_of(*own);
   if (py::hasattr(feed_forward, "count")) kind.experts = experts_of(feed_forward);
   return kind;
 }
@@ -172,9 +187,7 @@ DenseKind dense_of(const py::handle& dense) {
 
 void read_kinds(const py::object& from, Config& c) {
   const auto name = [&from](const char* field) { return from.attr(field).cast<std::string>(); };
-  c.norm_placement = one_of<NormPlacement>(
-      "norm_placement", name("norm_placement"),
-      {{"pre", NormPlacement::pre}, {"post", NormPlacement::post}, {"sandwich", NormPlacement::sandwich}});
+  c.norm_placement = placement_of(name("norm_placement"));
   c.distance_bias = one_of<DistanceBiasKind>("distance_bias", name("distance_bias"),
                                              {{"shared", DistanceBiasKind::shared},
                                               {"each_layer", DistanceBiasKind::each_layer},
@@ -182,6 +195,8 @@ void read_kinds(const py::object& from, Config& c) {
   c.qk_norm = one_of<QkNorm>(
       "qk_norm", name("qk_norm"),
       {{"none", QkNorm::none}, {"head", QkNorm::head}, {"each_head", QkNorm::each_head}, {"full", QkNorm::full}});
+  c.attention_gate = one_of<Gate>("attention_gate", name("attention_gate"),
+                                  {{"none", Gate::none}, {"sigmoid", Gate::sigmoid}, {"softplus", Gate::softplus}});
   c.norm_residual =
       one_of<NormResidual>("norm_residual", name("norm_residual"),
                            {{"none", NormResidual::none}, {"first", NormResidual::first}, {"all", NormResidual::all}});
@@ -269,7 +284,7 @@ Config config_of(const py::object& from, const py::object& matrices) {
   read("final_norm", c.final_norm);
   read("parallel_residual", c.parallel_residual);
   read("qk_norm_after_rope", c.qk_norm_after_rope);
-  read("attention_gate", c.attention_gate);
+  read("head_gates", c.head_gates);
   read("v_norm", c.v_norm);
   read("layer_scalar", c.layer_scalar);
   read("qkv_clip", c.qkv_clip);

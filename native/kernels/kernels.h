@@ -224,6 +224,9 @@ struct Xielu {
   float positive, negative, linear, limit;
 };
 
+// What a gate of attention's results becomes before they are multiplied with it.
+enum class Gate : int32_t { none, sigmoid, softplus };
+
 // The epilogue of a tile of sums. v = sum + bias[n].
 //   store       out[m, n]  = scale * v
 //   add         out[m, n] += scale * v, fused             (out is f32_rows: the residual stream)
@@ -452,9 +455,13 @@ struct AttendTask {
   Operand out;
   int64_t out_row;  // row of `out` that token 0 has
   void* scratch;
-  const float* gate = nullptr;  // strided like q: results are multiplied with its sigmoid; null: they are not
-  KeyBias key_bias{};           // instead of `bias`
-  int64_t segment = 0;          // 0: none
+  // Gates, strided like q, whose `gate_kind` results are multiplied with; null: they are not. gates: of a head, 1 for
+  // all its numbers or head_dim.
+  const float* gate = nullptr;
+  KeyBias key_bias{};   // instead of `bias`
+  int64_t segment = 0;  // 0: none
+  Gate gate_kind = Gate::none;
+  int64_t gates = 0;
 
   // The first key that a token at this position sees.
   int64_t first_key(int64_t position) const {
@@ -605,7 +612,7 @@ struct GatedNormTask {
 };
 
 // The gates of the gated delta rule, of rows [rows][stride]:
-//   decay = exp(-exp(a_log) * softplus(a + dt_bias)), beta = sigmoid(b)
+//   decay = exp(-exp(a_log) * softplus(a + dt_bias)), beta = beta_scale * sigmoid(b)
 struct DeltaGatesTask {
   const float *a, *b;  // [heads][channels], [heads]
   int64_t stride, rows;
@@ -614,6 +621,7 @@ struct DeltaGatesTask {
   const float* dt_bias;     // [heads][channels]
   float* decay;             // [rows][heads][channels]
   float* beta;              // [rows][heads]
+  float beta_scale = 1.0f;
 };
 
 // The gated delta rule over neighbouring tokens of one sequence, of one value head. For each row t, ascending, with S

@@ -91,17 +91,19 @@ void check_latent(const Config& c, const LatentKind& latent) {
 void check_heads(const Config& c, size_t layer) {
   const HeadShape own = c.head_shape(layer);
   const auto& kind = *c.layers[layer].mixer_as<AttentionKind>();
-  in_range("kv_heads of a layer", own.kv_heads, 1, c.heads);
+  in_range("heads of a layer", own.heads, 1, 4096);
+  in_range("kv_heads of a layer", own.kv_heads, 1, own.heads);
   in_range("head_dim of a layer", own.head_dim, 1, 4096);
-  if (c.heads % own.kv_heads != 0)
-    refuse("heads (" + std::to_string(c.heads) + ") is not a multiple of kv_heads (" + std::to_string(own.kv_heads) +
+  if (own.heads % own.kv_heads != 0)
+    refuse("heads (" + std::to_string(own.heads) + ") is not a multiple of kv_heads (" + std::to_string(own.kv_heads) +
            ")");
   if (kind.rope)
     in_range("rotary dimension", 2 * static_cast<int64_t>(c.ropes[static_cast<size_t>(*kind.rope)].inv_freq.size()), 2,
              own.head_dim);
-  const bool as_model = own.kv_heads == c.kv_heads && own.head_dim == c.head_dim && own.keys && own.values;
-  if (!as_model && (c.attention_gate || c.qk_norm == QkNorm::full || c.qkv_clip != 0.0f || c.pooled || c.modules))
-    refuse("layers with heads of their own need norms of each head, no gates or clipping, and a model that generates");
+  const bool as_model = own.heads == c.heads && own.kv_heads == c.kv_heads && own.head_dim == c.head_dim && own.values;
+  if (!as_model && (c.qk_norm == QkNorm::full || c.qkv_clip != 0.0f || c.pooled || c.modules))
+    refuse("layers with heads of their own need norms of each head, no clipping, and a model that generates");
+  if (own.gates && !own.values) refuse("a layer with gates needs keys and values of its own");
   if (!kind.shared_from) return;
   in_range("the layer that keys and values are shared from", static_cast<int64_t>(*kind.shared_from), 0,
            static_cast<int64_t>(layer) - 1);
@@ -129,7 +131,7 @@ void check_layers(const Config& c) {
     if (const auto* mamba = layer.mamba2()) check_mamba2(*mamba);
     if (const auto* delta = layer.mixer_as<GatedDeltaKind>()) check_delta(*delta);
     if (const auto* latent = layer.mixer_as<LatentKind>()) check_latent(c, *latent);
-    const bool before = c.norm_placement == NormPlacement::pre && c.norm_residual == NormResidual::none;
+    const bool before = c.placement(i) == NormPlacement::pre && c.norm_residual == NormResidual::none;
     if ((layer.beside || !layer.mixes() || !layer.feed_forward) && (!before || c.parallel_residual))
       refuse("layers of one half, or of two mixers, need norms that stand before each half alone");
     if (layer.beside && !layer.mixer_as<AttentionKind>()) refuse("Mamba2 stands beside attention alone");
@@ -141,7 +143,7 @@ void check_layers(const Config& c) {
       if (layer.experts || !own->gated || own->activation != Activation::gelu_tanh || own->gate_scale != 1.0f)
         refuse("gates are cut in a dense feed-forward with gelu_tanh alone");
     if (layer.experts) check_experts(*layer.experts);
-    if (layer.experts && layer.experts->apart && c.norm_placement != NormPlacement::sandwich)
+    if (layer.experts && layer.experts->apart && c.placement(i) != NormPlacement::sandwich)
       refuse("experts apart from their shared feed-forward need norms around each half of a layer");
   }
 }
@@ -195,14 +197,17 @@ bool Config::attends(size_t layer) const {
 
 HeadShape Config::head_shape(size_t layer) const {
   if (const auto* latent = layers[layer].mixer_as<LatentKind>())
-    return {heads, kv_heads, head_dim, true, false, false, latent->rank};
+    return {heads, kv_heads, head_dim, true, false, 0, latent->rank};
   const auto& own = *layers[layer].mixer_as<AttentionKind>();
-  return {heads,
+  const int64_t dim = own.head_dim ? own.head_dim : head_dim;
+  return {own.heads ? own.heads : heads,
           own.kv_heads ? own.kv_heads : kv_heads,
-          own.head_dim ? own.head_dim : head_dim,
+          dim,
           !own.shared_from,
           !own.shared_from && !own.keys_as_values,
-          attention_gate};
+          attention_gate == Gate::none ? 0
+          : head_gates                 ? 1
+                                       : dim};
 }
 
 std::vector<HeadShape> Config::head_shapes() const {
@@ -249,6 +254,24 @@ int64_t Config::pooled_columns(int64_t head) const {
   return columns;
 }
 
+bool Config::norms_before() const {
+  for (size_t i = 0; i < layers.size(); ++i)
+    if (placement(i) == NormPlacement::post) return false;
+  return true;
+}
+
+bool Config::norms_after() const {
+  for (size_t i = 0; i < layers.size(); ++i)
+    if (placement(i) == NormPlacement::pre) return false;
+  return true;
+}
+
+bool Config::some_norm_after() const {
+  for (size_t i = 0; i < layers.size(); ++i)
+    if (placement(i) != NormPlacement::pre) return true;
+  return false;
+}
+
 bool Config::has_states() const {
   for (size_t i = 0; i < layers.size(); ++i)
     if (state(i).floats() > 0) return true;
@@ -263,7 +286,7 @@ void check(const Config& c, const Limits& limits) {
   in_range("head_dim", c.head_dim, 1, 4096);
   in_range("max_positions", c.max_positions, 1, INT32_MAX / 2);
   in_range("position_offset", c.position_offset, 0, 1024);
-  if (c.parallel_residual && (c.norm_placement != NormPlacement::pre || c.norm_residual != NormResidual::none))
+  if (c.parallel_residual && (c.some_norm_after() || c.norm_residual != NormResidual::none))
     refuse("a parallel residual needs norms that stand before each half of a layer alone");
   for (const LayerKind& layer : c.layers)
     if (c.parallel_residual && !layer.mixer_as<AttentionKind>()) refuse("a parallel residual needs attention layers");
@@ -274,20 +297,20 @@ void check(const Config& c, const Limits& limits) {
     refuse("distance_buckets go from -reach to reach, so their number is odd");
   for (const int64_t bucket : c.distance_buckets) in_range("distance_buckets", bucket, 0, kLargest);
   if (c.distance_embeddings()) check_embedded(c);
-  if (c.layer_scalar && !c.norm_after()) refuse("a layer's scalar needs a norm after each half of the layer");
+  if (c.layer_scalar && !c.norms_after()) refuse("a layer's scalar needs a norm after each half of the layer");
   if (c.per_layer) {
     in_range("width of an embedding of each layer", c.per_layer->width, 1, kLargest);
     in_range("rows of an embedding of each layer", c.per_layer->vocab, 1, c.vocab_size);
     in_range("columns of the embedding of all layers", c.per_layer_columns(), 1, kLargest);
     const auto whole = [](const LayerKind& layer) { return layer.feed_forward.has_value(); };
-    if (!c.norm_after() || !std::all_of(c.layers.begin(), c.layers.end(), whole))
+    if (!c.norms_after() || !std::all_of(c.layers.begin(), c.layers.end(), whole))
       refuse("an embedding of each layer needs feed-forwards with a norm after them");
   }
   if (c.alt_up) {
     in_range("residual streams", c.alt_up->streams, 2, AltUpKind::kMost);
     in_range("rank of a path beside attention", c.alt_up->laurel, 1, kLargest);
     const auto plain = [](const LayerKind& layer) { return layer.mixer_as<AttentionKind>() && !layer.experts; };
-    if (!c.per_layer || c.layer_scalar || c.residual_scale != 1.0f || !c.norm_before() ||
+    if (!c.per_layer || c.layer_scalar || c.residual_scale != 1.0f || !c.norms_before() ||
         !std::all_of(c.layers.begin(), c.layers.end(), plain))
       refuse("several residual streams need an embedding of each layer, norms around attention and feed-forward");
   }

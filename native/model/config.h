@@ -29,7 +29,7 @@ struct AttentionKind {
   int64_t window = 0;       // 0: all keys
   float out_scale = 1.0f;   // multiplies its result
   // Sizes of the layer's own; 0: Config's.
-  int64_t kv_heads = 0, head_dim = 0;
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;
   bool keys_as_values = false;  // values are the projected keys, before their norm and rotation
   // The layer whose keys and values are read; none: the layer's own.
   std::optional<size_t> shared_from = std::nullopt;
@@ -44,7 +44,7 @@ struct AttentionKind {
 struct HeadShape {
   int64_t heads, kv_heads, head_dim;
   bool keys, values;   // the layer projects keys, and values of their own
-  bool gates;          // and gates of the results
+  int64_t gates;       // and so many gates of a head's results: none, 1, or one for each number
   int64_t latent = 0;  // the first numbers of a key that are its value; 0: values have a cache of their own
 
   int64_t group() const { return heads / kv_heads; }
@@ -105,6 +105,8 @@ struct GatedDeltaKind {
   // Of two latents, which decays of each channel and the results' gates, a sigmoid, are made of; 0: a head has one
   // decay, and the gates are silu of what is projected.
   int64_t gate_rank = 0;
+  float beta_scale = 1.0f;     // of the part that a token replaces
+  float gate_norm_eps = 0.0f;  // of the norm of results; 0: Config's
 
   int64_t group() const { return value_heads / key_heads; }
   // A key head's value heads lie in runs of neighbours.
@@ -149,6 +151,7 @@ struct LayerKind {
   std::optional<FeedForwardKind> feed_forward;  // of each expert, if there are experts; none: the mixer alone
   std::optional<ExpertsKind> experts = std::nullopt;
   std::optional<Mamba2Kind> beside = std::nullopt;  // reads the same rows as the mixer, attention; both are added
+  std::optional<NormPlacement> norm_placement = std::nullopt;  // of the layer's own; none: Config's
 
   // The mixer, if it is of this kind; null: another one.
   template <class Kind>
@@ -252,11 +255,12 @@ struct Config {
   bool parallel_residual = false;  // both halves of a layer read the same residual
   QkNorm qk_norm = QkNorm::none;
   bool qk_norm_after_rope = false;
-  bool attention_gate = false;  // results of attention are multiplied with the sigmoid of gates beside the queries
-  float qkv_clip = 0.0f;        // q, k and v are clamped to this size; 0: not
-  bool sinks = false;           // each head has one more logit in the denominator of its softmax
-  bool v_norm = false;          // values are normalized per head, without weights
-  bool layer_scalar = false;    // the residual is multiplied with a number at the end of each layer
+  Gate attention_gate = Gate::none;  // results of attention are multiplied with gates beside the queries
+  bool head_gates = false;           // a head has one gate instead of one for each number
+  float qkv_clip = 0.0f;             // q, k and v are clamped to this size; 0: not
+  bool sinks = false;                // each head has one more logit in the denominator of its softmax
+  bool v_norm = false;               // values are normalized per head, without weights
+  bool layer_scalar = false;         // the residual is multiplied with a number at the end of each layer
 
   bool tied_head = false;
   std::optional<PerLayerKind> per_layer = std::nullopt;
@@ -285,8 +289,11 @@ struct Config {
   int64_t out_columns() const { return pooled ? hidden : vocab_size; }
   // Values of a vector of a head of the pooling; of a head without layers: of a row.
   int64_t pooled_columns(int64_t head) const;
-  bool norm_before() const { return norm_placement != NormPlacement::post; }
-  bool norm_after() const { return norm_placement != NormPlacement::pre; }
+  NormPlacement placement(size_t layer) const { return layers[layer].norm_placement.value_or(norm_placement); }
+  // Layers have norms before their halves, or behind them: all of them, and one of them at least.
+  bool norms_before() const;
+  bool norms_after() const;
+  bool some_norm_after() const;
 };
 
 // The number format of one packed matrix: WeightFormat in C++.

@@ -68,7 +68,7 @@ struct QkvColumns {
       : key(round_up(s.heads * s.head_dim, kPanel)),
         value(key + round_up(s.kv_heads * s.head_dim, kPanel)),
         gate(value + round_up(s.kv_heads * s.head_dim, kPanel)),
-        end(gate + (s.gates ? key : 0)),
+        end(gate + round_up(s.heads * s.gates, kPanel)),
         projected(s.values ? end
                   : s.keys ? value
                            : s.heads * s.head_dim) {}

@@ -122,19 +122,20 @@ def test_a_cut_between_any_rows_changes_no_bit(rate: float, by_channel: bool) ->
         assert np.array_equal(state, end)
 
 
+@pytest.mark.parametrize("beta_scale", [1.0, 2.0])
 @pytest.mark.parametrize(("heads", "channels"), [(1, 1), (16, 1), (21, 1), (3, 20), (2, 16)])
-def test_gates_forget_by_a_factor_and_write_a_part(heads: int, channels: int) -> None:
+def test_gates_forget_by_a_factor_and_write_a_part(heads: int, channels: int, beta_scale: float) -> None:
     a, b = random(0, 7, heads * channels, scale=6), random(1, 7, heads * channels, scale=6)
     a_log, dt_bias = random(2, heads), random(3, heads * channels)
 
-    decay, beta = SCALAR.delta_gates(a, b, a_log, dt_bias)
+    decay, beta = SCALAR.delta_gates(a, b, a_log, dt_bias, beta_scale)
 
     rate = np.repeat(np.exp(a_log.astype(np.float64)), channels)
     b = b[:, :heads]
     exponent = rate * np.logaddexp(0, (a + dt_bias).astype(np.float64))
     # The exponent is a product of two functions that are off by a few units (math.h), and its error is e^x's.
     assert_within(decay, np.exp(-exponent), np.exp(-exponent) * UNIT * (2 + 12 * exponent) + 1e-37)
-    assert_within(beta, 1 / (1 + np.exp(-b.astype(np.float64))), 6 * UNIT)
+    assert_within(beta, beta_scale / (1 + np.exp(-b.astype(np.float64))), beta_scale * 6 * UNIT)
 
 
 @pytest.mark.parametrize("x", [-100.0, -20.0, -1.0, -1e-3, 0.0, 1e-3, 1.0, 20.0, 100.0])

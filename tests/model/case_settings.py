@@ -189,6 +189,30 @@ ROWS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any], int
         "num_hidden_layers": 5, "sliding_window": 16, "num_local_experts": 6, "num_experts_per_tok": 2,
         "intermediate_size": 24, "shared_intermediate_size": 56, "logits_scaling": 3.0,
     }),
+    ("laguna", "LagunaConfig", {
+        "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "num_hidden_layers": 4,
+        "sliding_window": 16, "layer_types": _SLIDES_THEN_FULL * 2, "shared_expert_intermediate_size": 40,
+        "num_attention_heads_per_layer": [4, 8, 2, 4], "moe_routed_scaling_factor": 1.6, "rope_parameters": {
+            "full_attention": {
+                "rope_type": "yarn", "rope_theta": 5e5, "factor": 4.0, "original_max_position_embeddings": 64,
+                "partial_rotary_factor": 0.5,
+            },
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0},
+        },
+    }),
+    ("laguna-per-element", "LagunaConfig", {
+        "head_dim": 20, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+        "gating": "per-element", "shared_expert_intermediate_size": 24, "mlp_layer_types": ["sparse", "dense"],
+    }, 45, 64, 2),
+    # transformers writes the three convolutions of OLMo Hybrid in equal parts, which are right for equal sizes alone
+    ("olmo_hybrid", "OlmoHybridConfig", {
+        "num_hidden_layers": 4, "linear_key_head_dim": 20, "linear_value_head_dim": 20,
+    }, 45, 64, 2),
+    ("olmo_hybrid-plain", "OlmoHybridConfig", {
+        "num_hidden_layers": 3, "layer_types": ["full_attention", "linear_attention", "full_attention"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": None}, "linear_allow_neg_eigval": False,
+        "linear_key_head_dim": 12, "linear_value_head_dim": 12, "linear_conv_kernel_dim": 3,
+    }, 45, 64, 1),
     ("mellum", "MellumConfig", {
         "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "num_hidden_layers": 4,
         "sliding_window": 16, "layer_types": _SLIDES_THEN_FULL * 2, "mlp_layer_types": ["dense", *["sparse"] * 3],

@@ -148,7 +148,7 @@ def attention(
 
     kept: keys and values of the layers before.
     """
-    head_dim = config.heads_of(layer)[1]
+    head_dim = config.heads_of(layer)[2]
     q = linear(x, w["q"], w.get("q.bias"), e)
     k = q if layer.shared_from is not None else linear(x, w["k"], w.get("k.bias"), e)
     v = linear(x, w["v"], w.get("v.bias"), e) if "v" in w else k
@@ -170,8 +170,10 @@ def attention(
     k, v = e.around(k, e.cache), e.around(v, e.cache)
     k, v = (k, v) if layer.shared_from is None else kept[layer.shared_from]
     mixed = attended(config, w, q, k, v, (layer.window, layer.segment), positions, e)
-    if config.attention_gate:
-        mixed = e.around(mixed * sigmoid(linear(x, w["q_gate"], None, e)).reshape(mixed.shape), e.sums, 4)
+    if config.attention_gate != "none":
+        gate = linear(x, w["q_gate"], None, e).reshape(*mixed.shape[:2], -1)
+        gate = np.logaddexp(0, gate) if config.attention_gate == "softplus" else sigmoid(gate)
+        mixed = e.around(mixed * gate, e.sums, 8 if config.attention_gate == "softplus" else 4)
     return linear(mixed.reshape(len(x), -1), w["o"], w.get("o.bias"), e), (k, v)
 
 
@@ -194,7 +196,7 @@ def attended(
 ) -> Array:
     """The values that each head sees, weighted: [tokens, heads, value]. q, k, v: [tokens, heads or kv heads, dim]."""
     window, segment = reach  # 0: none
-    group = config.heads // k.shape[1]
+    group = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
     scores = np.einsum("qhd,khd->hqk", q, k)
     if e.sums:
@@ -334,7 +336,7 @@ def gated_delta(own: GatedDelta, w: dict[str, Array], x: Array, e: Rounding, eps
     a = linear(x, w["delta_a_latent"], None, exact) if own.gate_rank else x
     step = np.logaddexp(0, linear(a, w["delta_a"], None, exact) + w["dt_bias"]).reshape(len(x), own.value_heads, -1)
     decay = e.around(np.exp(-e.around(np.exp(w["a_log"])[:, None] * step, e.sums, 8)), e.sums, 2)
-    beta = e.around(sigmoid(linear(x, w["delta_b"], None, exact)), e.sums, 4)
+    beta = e.around(own.beta_scale * sigmoid(linear(x, w["delta_b"], None, exact)), e.sums, 4)
     state, out = np.zeros((own.value_heads, own.key_dim, own.value_dim)), np.zeros_like(v)
 
     def read(by: Array) -> Array:
@@ -346,7 +348,7 @@ def gated_delta(own: GatedDelta, w: dict[str, Array], x: Array, e: Rounding, eps
         change = e.around(beta[t, :, None] * (v[t] - read(k[t])), e.sums, 3)
         state = e.around(state + k[t][:, :, None] * change[:, None, :], e.sums, 2)
         out[t] = read(q[t])
-    out = out / np.sqrt((out * out).mean(axis=-1, keepdims=True) + eps) * w["gate_norm"]
+    out = out / np.sqrt((out * out).mean(axis=-1, keepdims=True) + (own.gate_norm_eps or eps)) * w["gate_norm"]
     z = linear(linear(x, w["delta_z_latent"], None, e) if own.gate_rank else x, w["delta_z"], None, e).reshape(v.shape)
     out = e.around(out * sigmoid(z) * (1 if own.gate_rank else z), e.sums, 12)
     return linear(out.reshape(len(x), -1), w["delta_out"], None, e)

@@ -167,11 +167,31 @@ SHAPES = {
         LLAMA,
         qk_norm="head",
         norm_plus_one=True,
-        attention_gate=True,
+        attention_gate="sigmoid",
         layers=(
             Layer(GatedDelta(2, 4, 16, 24, 4), FeedForward(176)),
             Layer(Attention(0), FeedForward(100)),
             Layer(GatedDelta(3, 3, 20, 80, 3), FeedForward(100)),
+        ),
+    ),
+    "norms by layer": replace(
+        LLAMA,
+        norm_placement="post",
+        layers=(
+            Layer(GatedDelta(2, 4, 16, 24, 4, beta_scale=2.0, gate_norm_eps=1e-5), FeedForward(176), None, "pre"),
+            *(Layer(Attention(None), FeedForward(100)), Layer(Attention(0), FeedForward(100), None, "pre")),
+        ),
+    ),
+    "heads by layer": replace(
+        LLAMA,
+        qk_norm="head",
+        attention_gate="softplus",
+        head_gates=True,
+        sinks=True,
+        layers=(
+            Layer(Attention(0, heads=2 * LLAMA.kv_heads), FeedForward(176)),
+            Layer(Attention(0, window=20), FeedForward(100)),
+            Layer(Attention(0, heads=5 * LLAMA.kv_heads), FeedForward(100)),
         ),
     ),
     "latent": replace(
@@ -252,7 +272,7 @@ class Weights:
         before, after = ("input_norm", "pre_mlp_norm"), ("post_attention_norm", "post_mlp_norm")
         layer = config.layers[int(prefix.split(".")[1])]
         absent = {"input_norm": layer.mixer is None, "pre_mlp_norm": layer.feed_forward is None}
-        for name in {"pre": before, "post": after, "sandwich": before + after}[config.norm_placement]:
+        for name in {"pre": before, "post": after, "sandwich": before + after}[config.placement_of(layer)]:
             if not absent.get(name):
                 self.norm(prefix + name)
         mixer = layer.mixer
@@ -270,10 +290,12 @@ class Weights:
                 self.vector(prefix + "q_norm", mixer.q_rank, 1.0)
             self.vector(prefix + "k_norm", mixer.rank, 1.0)
         elif config.qk_norm != "none" and isinstance(mixer, Attention):
-            kv_heads, head_dim = config.heads_of(mixer)
-            for name, heads in (("q_norm", config.heads), ("k_norm", kv_heads)):
+            all_heads, kv_heads, head_dim = config.heads_of(mixer)
+            for name, heads in (("q_norm", all_heads), ("k_norm", kv_heads)):
                 if name == "q_norm" or mixer.shared_from is None:
                     self.vector(prefix + name, head_dim * (heads if config.qk_norm == "full" else 1), 1.0)
+        if config.sinks and isinstance(mixer, Attention):
+            self.vector(prefix + "sinks", config.heads_of(mixer)[0], 0.5)
         if config.per_layer:
             self.norm(prefix + "per_layer_norm")
         if config.alt_up:
@@ -368,7 +390,7 @@ KINDS += [
 ]
 KINDS += [
     (shape, replace(weights, wide=wide), "bfloat16")
-    for shape in ("llama", "olmo2", "opt", "experts", "convolutions", "mamba2", *DELTA, "latent", *GEMMA)
+    for shape in ("llama", "olmo2", "opt", "experts", "convolutions", "mamba2", *DELTA, "latent", "heads by layer", *GEMMA)
     for weights in (WeightFormat("int8"), WeightFormat("int4", 32, "float16"))
     for wide in (False, True)
 ]

@@ -93,6 +93,8 @@ _OTHER: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _LINEAR_THEN_FULL),
     **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe", "ministral", "nemotron"), _HEADS),
     "dots1": {"head_dim": 16, "num_experts_per_tok": 2, "n_routed_experts": 4, "n_shared_experts": 1},
+    # transformers writes the three convolutions of OLMo Hybrid in equal parts, which are right for equal sizes alone
+    "olmo_hybrid": _LINEAR_THEN_FULL | {"linear_num_key_heads": 4},
     "lfm3": {"layer_types": ["conv", "full_attention"]},
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},

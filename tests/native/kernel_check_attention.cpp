@@ -58,12 +58,20 @@ struct Problem {
     for (int64_t head = 0; head < heads(); ++head)
       for (int64_t i = -15; i < 2 * s.reach + 16; ++i)
         biases.push_back(own[head * (2 * s.reach + 1) + std::clamp<int64_t>(i, 0, 2 * s.reach)]);
-    if (s.tokens % 2 && !s.latent) gate = random.floats(s.tokens * out_columns());  // of some shapes
+    if (s.tokens % 2 && !s.latent) gate = random.floats(s.tokens * out_columns(), 3.0f);  // of some shapes
   }
   DistanceBias bias() const { return {shape.reach ? biases.data() : nullptr, shape.reach}; }
   int64_t heads() const { return shape.kv_heads * shape.group; }
   int64_t keys() const { return shape.context + shape.tokens; }
   int64_t out_columns() const { return heads() * shape.value_dim(); }
+  // Of a head: one, or one for each number.
+  int64_t gates() const { return shape.context % 2 ? 1 : shape.head_dim; }
+  Gate gate_kind() const { return shape.window ? Gate::softplus : Gate::sigmoid; }
+  double gate_factor(int64_t token, int64_t head, int64_t d) const {
+    if (gate.empty()) return 1;
+    const double x = gate[token * out_columns() + head * gates() + (gates() == 1 ? 0 : d)];
+    return gate_kind() == Gate::softplus ? log1p(exp(x)) : 1 / (1 + exp(-x));
+  }
 };
 
 // The cache of one tier, its blocks in descending order, written in two calls.
@@ -207,6 +215,8 @@ std::vector<float> attend(const Kernels& tier, const Problem& p, const Cache& ca
                       1,
                       scratch,
                       p.gate.empty() ? nullptr : p.gate.data()};
+      task.gate_kind = p.gate_kind();
+      task.gates = p.gates();
       const std::vector<float> terms = division.by_key ? biases_by_key(p, head, token, end) : std::vector<float>();
       if (division.by_key) {
         task.bias = {};
@@ -271,7 +281,7 @@ struct Exact {
         sum += weight[i] / total * value;
         spread += weight[i] / total * fabs(value);
       }
-      const double gate = p.gate.empty() ? 1 : 1 / (1 + exp(-p.gate[token * p.out_columns() + head * dim + d]));
+      const double gate = p.gate_factor(token, head, d);
       wanted.push_back(gate * sum);
       tolerance.push_back(gate * spread * (2 * error + 0x1p-9 + 300 * kUnit) + 0x1p-126);
     }

@@ -101,7 +101,7 @@ def _attention(checkpoint: Checkpoint) -> tuple[AttentionWork, ...]:
     found = []
     for window in sorted(set(windows)):
         own = [mixer for mixer, its_window in zip(mixers, windows, strict=True) if its_window == window]
-        width = sum(config.heads * config.heads_of(mixer)[1] for mixer in own)
+        width = sum(heads * head_dim for heads, _, head_dim in map(config.heads_of, own))
         read = round(a_value * sum(_kept(config, mixer) for mixer in own))
         found.append(AttentionWork(window, len(own), width, read))
     return tuple(found)
@@ -109,5 +109,5 @@ def _attention(checkpoint: Checkpoint) -> tuple[AttentionWork, ...]:
 
 def _kept(config: ModelConfig, mixer: Attention | LatentAttention) -> int:
     """Return the values of a token's keys in a layer."""
-    kv_heads, head_dim = config.heads_of(mixer)
+    _, kv_heads, head_dim = config.heads_of(mixer)
     return kv_heads * head_dim

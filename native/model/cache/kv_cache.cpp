@@ -29,7 +29,7 @@ KvBlocks::KvBlocks(const Config& c, DType dtype, const Ranks& ranks)
     if (own) add_cache(c.head_shape(i));
   }
   // Blocks count tokens; a model without attention has some for nothing.
-  if (caches_.empty()) add_cache({c.heads, c.kv_heads, c.head_dim, true, true, false});
+  if (caches_.empty()) add_cache({c.heads, c.kv_heads, c.head_dim, true, true, 0});
 }
 
 void KvBlocks::add_cache(const HeadShape& s) {

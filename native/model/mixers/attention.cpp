@@ -219,7 +219,11 @@ void Attention::attend(StepWalk& w, size_t layer) {
   AttendTask task{};
   task.q = qkv_at(0, 0);
   task.q_stride = step_.scratch.mixer_in.stride;
-  if (config_.attention_gate) task.gate = qkv_at(0, shape(layer).at.gate);
+  if (shape(layer).heads.gates) {
+    task.gate = qkv_at(0, shape(layer).at.gate);
+    task.gate_kind = config_.attention_gate;
+    task.gates = shape(layer).heads.gates;
+  }
   task.window = kind(layer).window;
   task.segment = kind(layer).segment;
   task.scale = config_.attention_scale;

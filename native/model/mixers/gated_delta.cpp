@@ -159,7 +159,7 @@ void GatedDelta::compute_rows(const StepWalk& w, const HeadRows& own) {
     step_.kernel.delta_gates({step_.scratch.mixer_at(own.rows.begin, at.a + first * decays),
                               step_.scratch.mixer_at(own.rows.begin, at.b + first), step_.scratch.mixer_in.stride, rows,
                               heads, decays, weights.a_log.data() + first, weights.dt_bias.data() + first * decays,
-                              to.decay, to.beta});
+                              to.decay, to.beta, k.beta_scale});
     for (int64_t h = 0; h < heads; ++h) {
       float* out = to.out + h * k.value_dim;
       step_.kernel.delta_rule({to.q, to.k, to.key_stride, to.v + h * k.value_dim, to.value_stride,
@@ -207,7 +207,7 @@ void GatedDelta::store(const HeadRows& own, float* x, int64_t stride, int64_t va
     task.dim = k.value_dim;
     task.groups = 1;
     task.weight = weights_.recurrence(own.layer).norm.data();
-    task.eps = step_.config.norm_eps;
+    task.eps = k.gate_norm_eps > 0.0f ? k.gate_norm_eps : step_.config.norm_eps;
     task.z_scale = 1.0f;
     task.out = target;
     task.out_row = out_row;

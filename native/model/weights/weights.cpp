@@ -41,8 +41,10 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
   for (size_t i = 0; i < layers_.size(); ++i) {
     if (const auto& own = c.layers[i].feed_forward; own && own->activation == Activation::xielu)
       declare_vector("layers." + std::to_string(i) + ".xielu", xielus_[i], 4, {4, {}});
-    if (c.sinks && c.layers[i].mixer_as<AttentionKind>())
-      declare_vector("layers." + std::to_string(i) + ".sinks", sinks_[i], c.heads, {c.heads, {}});
+    if (c.sinks && c.layers[i].mixer_as<AttentionKind>()) {
+      const int64_t heads = c.head_shape(i).heads;
+      declare_vector("layers." + std::to_string(i) + ".sinks", sinks_[i], heads, {heads, {}});
+    }
     if (c.alt_up) declare_alt_up(c, i);
     if (const auto* conv = c.layers[i].mixer_as<ShortConvKind>())
       declare_convolution(i, conv->width, c.hidden, conv->bias);
@@ -96,13 +98,14 @@ void Weights::declare_norms(const Config& c, size_t layer) {
   const std::string prefix = "layers." + std::to_string(layer) + ".";
   LayerNorms& norms = layers_[layer];
   const bool biases = c.layer_norm && c.norm_bias, before = biases || c.centred;
-  if (c.norm_before()) {
+  const NormPlacement placement = c.placement(layer);
+  if (placement != NormPlacement::post) {
     if (c.layers[layer].mixes()) declare_norm(c, prefix + "input_norm", norms.input, c.hidden, before);
     if (c.layers[layer].feed_forward) declare_norm(c, prefix + "pre_mlp_norm", norms.pre_mlp, c.hidden, before);
     norms.pre_mlp.in_residual = c.norm_residual == NormResidual::all;
     norms.input.in_residual = norms.pre_mlp.in_residual || (c.norm_residual == NormResidual::first && layer == 0);
   }
-  if (c.norm_after()) {
+  if (placement != NormPlacement::pre) {
     declare_norm(c, prefix + "post_attention_norm", norms.post_attention, c.hidden, biases);
     declare_norm(c, prefix + "post_mlp_norm", norms.post_mlp, c.hidden, biases);
   }

@@ -46,6 +46,18 @@ HYBRID: dict[str, dict[str, Any]] = {
         }, "sliding_window": 256, "tie_word_embeddings": True, "use_attention_gate": True, "use_sandwich_norm": True,
         "vocab_size": 128000,
     },
+    "Olmo-Hybrid-7B": {  # the values of transformers' class, whose source is this model
+        "architectures": ["OlmoHybridForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+        "bos_token_id": None, "dtype": "bfloat16", "eos_token_id": 100257, "hidden_act": "silu", "hidden_size": 3840,
+        "initializer_range": 0.02, "intermediate_size": 11008, "layer_types": _three_of_four(32),
+        "linear_a_log_max": 16.0, "linear_a_log_min": 0.0, "linear_allow_neg_eigval": True,
+        "linear_conv_kernel_dim": 4, "linear_dt_init_floor": 0.0001, "linear_dt_max": 0.1, "linear_dt_min": 0.001,
+        "linear_key_head_dim": 96, "linear_num_key_heads": 30, "linear_num_value_heads": 30,
+        "linear_value_head_dim": 192, "max_position_embeddings": 65536, "model_type": "olmo_hybrid",
+        "num_attention_heads": 30, "num_hidden_layers": 32, "num_key_value_heads": 30, "pad_token_id": 100277,
+        "rms_norm_eps": 1e-06, "rope_parameters": {"rope_theta": None, "rope_type": "default"},
+        "tie_word_embeddings": False, "use_cache": True, "vocab_size": 100352,
+    },
     "LFM2-1.2B": {
         "architectures": ["Lfm2ForCausalLM"], "block_auto_adjust_ff_dim": True, "block_dim": 2048,
         "block_ff_dim": 12288, "block_ffn_dim_multiplier": 1.0, "block_mlp_init_scale": 1.0, "block_multiple_of": 256,

@@ -11,6 +11,7 @@ from tests.unit.model.test_families import folder_of, read
 from forearm.errors import ConfigError
 from forearm.model.families.config import Attention, Experts, FeedForward
 from forearm.model.families.families import read_config
+from forearm.model.families.matrices import matrices
 
 _MINIMAX_M2: dict[str, Any] = {
     "architectures": ["MiniMaxM2ForCausalLM"], "attention_dropout": 0.0, "head_dim": 128, "hidden_act": "silu",
@@ -77,9 +78,49 @@ def test_cohere_averages_its_experts_with_the_shared_one(tmp_path: Path) -> None
     assert [mixer.rope for mixer in mixers] == [0, 0, 0, 0, None, 0, 0, 0, None]
 
 
+_LAGUNA: dict[str, Any] = {  # the values of transformers' class, with windows and heads as its documentation has them
+    "architectures": ["LagunaForCausalLM"], "attention_bias": False, "gating": True, "head_dim": 128,
+    "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 8192, "layer_types": [
+        "full_attention" if i % 4 == 0 else "sliding_attention" for i in range(40)
+    ], "max_position_embeddings": 131072, "mlp_layer_types": ["dense", *["sparse"] * 39], "model_type": "laguna",
+    "moe_apply_router_weight_on_input": False, "moe_intermediate_size": 512, "moe_routed_scaling_factor": 2.5,
+    "num_attention_heads": 48, "num_attention_heads_per_layer": [48 if i % 4 == 0 else 64 for i in range(40)],
+    "num_experts": 256, "num_experts_per_tok": 8, "num_hidden_layers": 40, "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-06, "rope_parameters": {
+        "full_attention": {
+            "beta_fast": 64.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096,
+            "partial_rotary_factor": 0.5, "rope_theta": 500000.0, "rope_type": "yarn",
+        },
+        "sliding_attention": {"partial_rotary_factor": 1.0, "rope_theta": 10000.0, "rope_type": "default"},
+    }, "shared_expert_intermediate_size": 512, "sliding_window": 512, "torch_dtype": "bfloat16", "vocab_size": 100352,
+}  # fmt: skip
+
+
+def test_laguna_has_heads_gates_and_angles_by_layer(tmp_path: Path) -> None:
+    config = read_config(folder_of(tmp_path, _LAGUNA))
+
+    assert (config.attention_gate, config.head_gates) == ("softplus", True)
+    assert config.layers[0].mixer == Attention(0, heads=48)
+    assert config.layers[1].mixer == Attention(1, window=512, heads=64)
+    assert [len(one.inv_freq) for one in config.ropes] == [32, 64]
+    assert config.layers[0].feed_forward == FeedForward(8192)
+    assert config.layers[1].feed_forward == Experts(
+        512, count=256, active=8, score="sigmoid", correction=True, renormalized=True, scale=2.5,
+        shared=FeedForward(512),
+    )  # fmt: skip
+    by_name = {spec.name: spec for spec in matrices(config)}
+    assert [part.rows for part in by_name["layers.1.qkv"].parts] == [64 * 128, 1024, 1024, 64]
+    assert by_name["layers.0.o"].k == 48 * 128
+
+
 @pytest.mark.parametrize(
     ("published", "changes", "said"),
     [
+        (_LAGUNA, {"gating": False}, "gating = false; it should be true, per-head or per-element"),
+        (_LAGUNA, {"num_attention_heads_per_layer": [48] * 39}, "a list of 40 numbers of heads"),
+        (_LAGUNA, {"num_attention_heads_per_layer": [48] * 39 + [12]}, "multiples of num_key_value_heads"),
+        (_LAGUNA, {"moe_router_logit_softcapping": 30.0}, "moe_router_logit_softcapping = 30.0; it should be 0.0"),
+        (_LAGUNA, {"mlp_layer_types": ["sparse"]}, "mlp_layer_types = .*40 times dense or sparse"),
         (_MINIMAX_M2, {"scoring_func": "softmax"}, 'scoring_func = "softmax"; it should be sigmoid'),
         (_MINIMAX_M2, {"shared_intermediate_size": 1536}, "shared_intermediate_size = 1536"),
         (_MINIMAX_M2, {"use_routing_bias": False}, "use_routing_bias = false; it should be true"),

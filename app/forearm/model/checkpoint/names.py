@@ -30,7 +30,8 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
     Raises: ConfigError if the embedding has none of the known names.
     """
     prefix = _prefix(config, stored)
-    config = replace(config, names=config.names | _fused_experts(config, prefix, stored))
+    joint = _fused_experts(config, prefix, stored) | _joint_convolution(config, prefix, stored)
+    config = replace(config, names=config.names | joint)
     found: list[TensorPart] = []
     for spec in matrices(config):
         if spec.role == "pooler":
@@ -46,6 +47,9 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
 # Names in published files, and those that transformers 5 computes with and writes if save_original_format is False;
 # and Llama's names with those of Cosmos 3.
 _OTHERWISE = (
+    ("mlp.experts.e_score_correction_bias", "mlp.gate.e_score_correction_bias"),
+    ("mlp.shared_expert.", "mlp.shared_experts."), ("attention_layer_norm.", "input_layernorm."),
+    ("feedforward_layer_norm.", "post_attention_layernorm."), ("post_attention_layernorm.", "feedforward_layer_norm."),
     ("self_attn.gate_proj.", "self_attn.g_proj."), ("self_attn.softmax_offset", "self_attn.sinks"),
     *((f"self_attn.{part}_proj.", f"self_attn.to_{part}.") for part in "qkv"),
     *((f"self_attn.{part}_norm.", f"self_attn.norm_{part}.") for part in "qk"),
@@ -72,8 +76,8 @@ def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collecti
         transposed, module = module.endswith(".T"), module.removesuffix(".T")
         row = int(place) * part.rows if place.isdigit() else row if module == last else 0
         whole = part.rows if spec.role == "head" else None  # a rotated model reads a tied head from the embedding
-        if ":" in place or "*" in place:
-            yield from (_pieces if ":" in place else _repeated)(part, module, place, spec)
+        if ":" in place:
+            yield from _pieces(part, module, place, spec)
             continue
         yield TensorPart(
             part.name, f"{module}.weight", (part.rows, spec.k), row, of_rows=whole, matrix=spec.name,
@@ -121,14 +125,12 @@ def _pieces(part: MatrixPart, module: str, place: str, spec: MatrixSpec) -> Iter
             yield TensorPart(f"{part.name}.bias", f"{module}.bias", (rows,), row, at, of_rows)
 
 
-def _repeated(part: MatrixPart, module: str, place: str, spec: MatrixSpec) -> Iterator[TensorPart]:
-    """Yield a part in which each row of the tensor stands several times, with its bias: `place` is "*times"."""
-    times = int(place[1:])
-    of_rows = part.rows // times
-    for at in range(part.rows):
-        yield TensorPart(part.name, f"{module}.weight", (1, spec.k), at // times, at, of_rows, spec.name)
-        if spec.bias:
-            yield TensorPart(f"{part.name}.bias", f"{module}.bias", (1,), at // times, at, of_rows)
+def _joint_convolution(config: ModelConfig, prefix: str, stored: Collection[str]) -> dict[str, str]:
+    """Return the names in a checkpoint that has a delta rule's three convolutions in one tensor, as transformers 5."""
+    tensor = f"{config.names.get('delta', VECTORS['delta'])}.conv1d.weight"
+    layers = (f"{prefix}{layer_name(config.names, i)}.{tensor}" for i in range(len(config.layers)))
+    apart = "recurrence.conv_q" in config.names
+    return {f"recurrence.conv_{part}": tensor for part in "qkv"} if apart and any(at in stored for at in layers) else {}
 
 
 def _heads(config: ModelConfig, spec: MatrixSpec, prefix: str) -> Iterator[TensorPart]:

@@ -53,10 +53,13 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
     """Yield every vector but those of matrices' biases. prefix: of the model's tensors."""
     biases = config.layer_norm and config.norm_bias
     names = VECTORS | config.names
-    for i, (mixer, feed_forward) in enumerate((layer.mixer, layer.feed_forward) for layer in config.layers):
+    for i, own_layer in enumerate(config.layers):
+        mixer, feed_forward = own_layer.mixer, own_layer.feed_forward
         layer, at = f"layers.{i}", f"{prefix}{layer_name(names, i)}"
         absent = {"input_norm": mixer is None, "pre_mlp_norm": feed_forward is None}
-        for norm in (one for one in _NORMS[config.norm_placement] if config.norm_weight and not absent.get(one)):
+        for norm in (
+            one for one in _NORMS[config.placement_of(own_layer)] if config.norm_weight and not absent.get(one)
+        ):
             own = config.names.get(f"{layer}.{norm}")
             there = f"{at}.{names[norm]}" if own is None else f"{prefix}{own}"
             yield from norm_vectors(f"{layer}.{norm}", there, config.hidden, biases)
@@ -72,14 +75,15 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
             yield TensorPart(f"{layer}.conv", f"{taps}.weight", (config.hidden * mixer.taps,))
             if mixer.bias:
                 yield TensorPart(f"{layer}.conv.bias", f"{taps}.bias", (config.hidden,))
-        if mamba2 := config.layers[i].mamba2:
+        if mamba2 := own_layer.mamba2:
             yield from _recurrence(layer, at, names, names["mamba"], _mamba2(mamba2))
         if isinstance(mixer, GatedDelta):
-            yield from _recurrence(layer, at, names, names["delta"], _delta(mixer))
-            if mixer.gate_rank:
+            apart = "recurrence.conv_q" in names
+            yield from _recurrence(layer, at, names, names["delta"], _delta(mixer, apart))
+            if apart:
                 yield from _convolutions(layer, at, names, mixer)
         if config.sinks and isinstance(mixer, Attention):
-            yield TensorPart(f"{layer}.sinks", f"{at}.{names['sinks']}", (config.heads,))
+            yield TensorPart(f"{layer}.sinks", f"{at}.{names['sinks']}", (config.heads_of(mixer)[0],))
     yield from _distances(config, prefix, names)
     if config.per_layer:
         yield from norm_vectors("per_layer_norm", f"{prefix}{names['per_layer_norm']}", config.per_layer, False)
@@ -142,9 +146,9 @@ def _mamba2(own: Mamba2) -> dict[str, int]:
     return sizes | norm | ({"conv.bias": own.channels} if own.conv_bias else {})
 
 
-def _delta(own: GatedDelta) -> dict[str, int]:
+def _delta(own: GatedDelta, apart: bool) -> dict[str, int]:
     """Return the vectors of a layer of the gated delta rule, with their sizes, but convolutions that are apart."""
-    conv = {} if own.gate_rank else {"conv": own.channels * own.taps}
+    conv = {} if apart else {"conv": own.channels * own.taps}
     return conv | {"dt_bias": own.decays, "a_log": own.value_heads, "gate_norm": own.value_dim}
 
 
@@ -183,10 +187,10 @@ def _latent(layer: str, at: str, names: Mapping[str, str], own: LatentAttention)
 
 def _head_norms(config: ModelConfig, mixer: Attention, layer: str, at: str) -> Iterator[TensorPart]:
     """Yield the norms of a layer's queries, and of its keys if it has its own."""
-    kv_heads, head_dim = config.heads_of(mixer)
-    for norm, heads in (("q_norm", config.heads), ("k_norm", kv_heads))[: 2 if mixer.shared_from is None else 1]:
-        size = head_dim * (1 if config.qk_norm == "head" else heads)
-        yield from norm_vectors(f"{layer}.{norm}", f"{at}.{(VECTORS | config.names)[norm]}", size, False, heads)
+    heads, kv_heads, head_dim = config.heads_of(mixer)
+    for norm, count in (("q_norm", heads), ("k_norm", kv_heads))[: 2 if mixer.shared_from is None else 1]:
+        size = head_dim * (1 if config.qk_norm == "head" else count)
+        yield from norm_vectors(f"{layer}.{norm}", f"{at}.{(VECTORS | config.names)[norm]}", size, False, count)
 
 
 def norm_vectors(name: str, at: str, width: int, bias: bool, heads: int = 1) -> Iterator[TensorPart]:

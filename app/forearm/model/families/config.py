@@ -31,9 +31,9 @@ class Rope:
 class Attention:
     """A mixer: softmax attention. Its fields are the properties that may differ from layer to layer.
 
-    kv_heads, head_dim: sizes of the layer's own; 0: ModelConfig's. keys_as_values: values are the projected keys,
-    before their norm and rotation (Gemma 4). shared_from: the layer whose keys and values are read; None: the layer
-    has its own. unit_qk: q and k are normalized per head, without weights, after their rotation (Llama 4).
+    heads, kv_heads, head_dim: sizes of the layer's own; 0: ModelConfig's. keys_as_values: values are the projected
+    keys, before their norm and rotation (Gemma 4). shared_from: the layer whose keys and values are read; None: the
+    layer has its own. unit_qk: q and k are normalized per head, without weights, after their rotation (Llama 4).
     query_growth: queries at position p are multiplied by 1 + query_growth * log(1 + floor((p + query_first) /
     query_positions)) (Ministral 3, Llama 4).
     """
@@ -50,6 +50,7 @@ class Attention:
     query_growth: float = 0.0
     query_positions: int = 0
     query_first: int = 0
+    heads: int = 0
 
 
 @dataclass(frozen=True)
@@ -140,11 +141,13 @@ class Layer:
     """One layer: a mixer, which combines tokens, and a feed-forward, which treats each token alone, or one of them.
 
     beside: reads the same rows as the mixer, which is attention; the results of both are added.
+    norm_placement: None: ModelConfig's.
     """
 
     mixer: Mixer | None
     feed_forward: FeedForward | Experts | None
     beside: Mamba2 | None = None
+    norm_placement: NormPlacement | None = None
 
     @property
     def mamba2(self) -> Mamba2 | None:
@@ -224,7 +227,10 @@ class ModelConfig:
     # head: one norm for all heads. each_head: one of its own, as layer_norm says, for each. full: one over all heads.
     qk_norm: Literal["none", "head", "each_head", "full"] = "none"
     qk_norm_after_rope: bool = False
-    attention_gate: bool = False  # each head's result is multiplied with the sigmoid of linear functions of the token
+    # Results of attention are multiplied with this function of linear functions of the token, one for each number or,
+    # with head_gates, one for each head.
+    attention_gate: Literal["none", "sigmoid", "softplus"] = "none"
+    head_gates: bool = False
     v_norm: bool = False  # values are normalized per head, without weights (Gemma 4)
     layer_scalar: bool = False  # the residual is multiplied with a number of the checkpoint at the end of each layer
     qkv_clip: float = 0.0  # q, k and v are clamped to this size; 0: not
@@ -251,21 +257,24 @@ class ModelConfig:
     bos_token_id: int | None = None
     # Names of tensors that differ from Llama's, for all layers or for a single one: see names.py. "[i]" after a name:
     # the part is the i-th of equal ones in that tensor. "[first:rows:step]": the part's rows lie in pieces of `rows`
-    # rows, the first at row `first` and each `step` rows after the one before. "[*n]": each row of the tensor stands n
-    # times. Of experts: names.py, _PLACE.
+    # rows, the first at row `first` and each `step` rows after the one before. Of experts: names.py, _PLACE.
     names: dict[str, str] = field(default_factory=dict)
 
-    def heads_of(self, mixer: Attention | LatentAttention) -> tuple[int, int]:
-        """Return the number of a layer's kv heads, and the size of its heads."""
+    def heads_of(self, mixer: Attention | LatentAttention) -> tuple[int, int, int]:
+        """Return the numbers of a layer's heads and kv heads, and the size of its heads."""
         if isinstance(mixer, LatentAttention):
-            return self.kv_heads, self.head_dim
-        return mixer.kv_heads or self.kv_heads, mixer.head_dim or self.head_dim
+            return self.heads, self.kv_heads, self.head_dim
+        return mixer.heads or self.heads, mixer.kv_heads or self.kv_heads, mixer.head_dim or self.head_dim
+
+    def placement_of(self, layer: Layer) -> NormPlacement:
+        """Return where a layer's norms stand."""
+        return layer.norm_placement or self.norm_placement
 
     @property
     def layers_stand_alone(self) -> bool:
         """True if a layer can be computed by itself: it hands on the residual stream alone, has the model's heads."""
         mixers = [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention)]
-        own = any(m.kv_heads or m.head_dim or m.keys_as_values or m.shared_from is not None for m in mixers)
+        own = any(m.heads or m.kv_heads or m.head_dim or m.keys_as_values or m.shared_from is not None for m in mixers)
         return self.norm_residual == "none" and not own and not self.per_layer
 
     @property

@@ -190,13 +190,18 @@ def lengths_of(inputs: FamilyInputs, settings: Keys) -> Lengths:
 
 
 def ropes_by_layer_type(
-    inputs: FamilyInputs, *, full: tuple[str, float], sliding: tuple[str, float], full_head_dim: int | None = None
+    inputs: FamilyInputs,
+    *,
+    full: tuple[str, float],
+    sliding: tuple[str, float],
+    full_head_dim: int | None = None,
+    partial: bool = False,
 ) -> tuple[Rope, Rope]:
     """Return the rotary angles of layers with full attention, and of layers with a window.
 
     Older files have rope_scaling for the first alone, and top-level keys for the bases; newer files have
     rope_parameters by layer type. full, sliding: the top-level key of the base and its default. full_head_dim: the size
-    of heads of layers with full attention; None: head_dim.
+    of heads of layers with full attention; None: head_dim. partial: as of decoder, for each of both.
     """
     from forearm.model.families.rope import rope
 
@@ -208,7 +213,10 @@ def ropes_by_layer_type(
     def angles(settings: Keys, size: int, key: str, theta: float) -> Rope:
         switches.check_flat(settings)
         theta = settings.number("rope_theta", keys.number(key, theta))
-        return rope(settings, theta, size, lengths_of(inputs, settings))
+        fraction = settings.number("partial_rotary_factor", 1.0) if partial else 1.0
+        if not 0 < fraction <= 1:
+            raise settings.wrong("partial_rotary_factor", "more than 0 and at most 1")
+        return rope(settings, theta, int(size * fraction), lengths_of(inputs, settings))
 
     stretched = keys.object("rope_scaling") or nested.object(switches.FULL) or empty
     return (

@@ -291,6 +291,8 @@ def routed(
 ) -> Experts:
     """Return the experts of a layer; `count`, `width` and `active` are config.json's keys."""
     keys = inputs.keys
+    if count == "num_experts" and keys.optional_integer("num_local_experts"):  # transformers 5 writes this name
+        count = "num_local_experts"
     number, chosen = keys.integer(count), keys.integer(active)
     if not 2 <= number <= 4096:
         raise keys.wrong(count, "2 to 4096")
@@ -313,7 +315,6 @@ def sparse_layers(inputs: FamilyInputs, **differs: Any) -> list[FeedForward | Ex
         raise keys.wrong("decoder_sparse_step", "at least 1")
     if not isinstance(dense, list):
         raise keys.wrong("mlp_only_layers", "a list of numbers of layers")
-    count = "num_local_experts" if "num_local_experts" in keys else "num_experts"  # transformers 5 writes the first
-    experts = routed(inputs, count, "moe_intermediate_size", keys.flag("norm_topk_prob"), **differs)
+    experts = routed(inputs, "num_experts", "moe_intermediate_size", keys.flag("norm_topk_prob"), **differs)
     plain = FeedForward(keys.integer("intermediate_size"), _act(inputs))
     return [plain if i in dense or (i + 1) % step else experts for i in range(inputs.layers)]

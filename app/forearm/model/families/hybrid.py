@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from forearm.model.families.config import Attention, Experts, FeedForward, Mixer, ModelConfig
@@ -102,18 +103,18 @@ def lfm3(inputs: FamilyInputs) -> ModelConfig:
     gated = keys.flag("use_attention_gate", True)
     if bias and gated:
         raise keys.wrong("attention_bias", "false where use_attention_gate is true: gates have no bias")
-    gates = f"self_attn.gate_proj[*{keys.integer('head_dim')}]"  # a row for each head
     return decoder(
         inputs,
         mixers=[of_kind[kind] for kind in kinds],
         ropes=ropes_by_layer_type(inputs, full=("rope_theta", 1e6), sliding=("rope_theta", 1e4)),
         qk_norm="head",
         norm_placement="sandwich" if keys.flag("use_sandwich_norm", True) else "pre",
-        attention_gate=gated,
+        attention_gate="sigmoid" if gated else "none",
+        head_gates=gated,
         qkv_bias=bias,
         o_bias=bias,
         norm_eps=keys.number("norm_eps", 1e-5),
-        names=_LFM2_NAMES | names | {"q_gate": gates},
+        names=_LFM2_NAMES | names | {"q_gate": "self_attn.gate_proj"},
     )
 
 
@@ -177,6 +178,26 @@ def _qwen(inputs: FamilyInputs, feed_forwards: Sequence[FeedForward | Experts], 
         vocab_size=151936, max_position_embeddings=32768, partial_rotary_factor=0.25,
     )  # fmt: skip
     keys, layers = inputs.keys, inputs.layers
+    delta = _delta(inputs)
+    every = keys.integer("full_attention_interval", 4)
+    if every < 1:
+        raise keys.wrong("full_attention_interval", "at least 1")
+    kinds = kinds_of(inputs, [FULL if (i + 1) % every == 0 else _LINEAR for i in range(layers)], _LINEAR)
+    head = keys.integer("head_dim")
+    differs: dict[str, Any] = {
+        "qk_norm": "head", "norm_plus_one": True, "attention_gate": "sigmoid", "partial": True,
+        "names": names | {
+            "q": f"self_attn.q_proj[0:{head}:{2 * head}]",
+            "q_gate": f"self_attn.q_proj[{head}:{head}:{2 * head}]",
+        },
+    }  # fmt: skip
+    mixers: list[Mixer] = [Attention(rope=0) if kind == FULL else delta for kind in kinds]
+    return decoder(inputs, mixers=mixers, feed_forwards=feed_forwards, **differs)
+
+
+def _delta(inputs: FamilyInputs) -> GatedDelta:
+    """Return the gated delta rule of Qwen3-Next's keys."""
+    keys = inputs.keys
     delta = GatedDelta(
         keys.integer("linear_num_key_heads", 16), keys.integer("linear_num_value_heads", 32),
         keys.integer("linear_key_head_dim", 128), keys.integer("linear_value_head_dim", 128),
@@ -191,20 +212,48 @@ def _qwen(inputs: FamilyInputs, feed_forwards: Sequence[FeedForward | Experts], 
             raise keys.wrong(key, f"{least} to {most}")
     if delta.value_heads % delta.key_heads:
         raise keys.wrong("linear_num_value_heads", f"a multiple of linear_num_key_heads ({delta.key_heads})")
-    every = keys.integer("full_attention_interval", 4)
-    if every < 1:
-        raise keys.wrong("full_attention_interval", "at least 1")
-    kinds = kinds_of(inputs, [FULL if (i + 1) % every == 0 else _LINEAR for i in range(layers)], _LINEAR)
-    head = keys.integer("head_dim")
-    differs: dict[str, Any] = {
-        "qk_norm": "head", "norm_plus_one": True, "attention_gate": True, "partial": True,
-        "names": names | {
-            "q": f"self_attn.q_proj[0:{head}:{2 * head}]",
-            "q_gate": f"self_attn.q_proj[{head}:{head}:{2 * head}]",
-        },
-    }  # fmt: skip
-    mixers: list[Mixer] = [Attention(rope=0) if kind == FULL else delta for kind in kinds]
-    return decoder(inputs, mixers=mixers, feed_forwards=feed_forwards, **differs)
+    return delta
+
+
+def olmo_hybrid(inputs: FamilyInputs) -> ModelConfig:
+    """OLMo Hybrid 7B: gated delta rule, whose layers have norms before their halves; every fourth layer is OLMo 2's."""
+    keys = inputs.keys
+    heads, hidden = keys.integer("num_attention_heads"), keys.integer("hidden_size")
+    key_heads = keys.optional_integer("linear_num_key_heads") or heads
+    key = keys.optional_integer("linear_key_head_dim") or int(0.75 * hidden / max(key_heads, 1))
+    inputs = inputs.with_defaults(linear_conv_kernel_dim=4)
+    inputs = replace(inputs, keys=inputs.keys.with_values(
+        linear_num_key_heads=key_heads, linear_key_head_dim=key,
+        linear_num_value_heads=keys.optional_integer("linear_num_value_heads") or heads,
+        linear_value_head_dim=keys.optional_integer("linear_value_head_dim") or 2 * key,
+    ))  # fmt: skip
+    delta = replace(
+        _delta(inputs), beta_scale=2.0 if keys.flag("linear_allow_neg_eigval", True) else 1.0, gate_norm_eps=1e-5
+    )
+    kinds = kinds_of(inputs, [FULL if i % 4 == 3 else _LINEAR for i in range(inputs.layers)], _LINEAR)
+    rotates = (keys.object("rope_parameters") or keys).get("rope_theta") is not None
+    attention, bias = Attention(rope=0 if rotates else None), keys.flag("attention_bias")
+    config = decoder(
+        inputs,
+        mixers=[attention if kind == FULL else delta for kind in kinds],
+        ropes=None if rotates else (),
+        norm_placement="post",
+        qk_norm="full",
+        qkv_bias=bias,
+        o_bias=bias,
+        names=_OLMO_HYBRID_NAMES,
+    )
+    layers = (one if one.mixer == attention else replace(one, norm_placement="pre") for one in config.layers)
+    return replace(config, layers=tuple(layers))
+
+
+_OLMO_HYBRID_NAMES = {
+    "input_norm": "attention_layer_norm", "pre_mlp_norm": "feedforward_layer_norm",
+    "post_mlp_norm": "post_feedforward_layernorm", "recurrence.gate_norm": "linear_attn.o_norm.weight",
+    "delta_z": "linear_attn.g_proj", "delta_out": "linear_attn.o_proj",
+    **{f"delta_{part}": f"linear_attn.{part}_proj" for part in "qkvab"},
+    **{f"recurrence.conv_{part}": f"linear_attn.{part}_conv1d.weight" for part in "qkv"},
+}  # fmt: skip
 
 
 def kinds_of(inputs: FamilyInputs, default: list[str], other: str) -> list[str]:

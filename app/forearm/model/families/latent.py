@@ -188,7 +188,6 @@ _KIMI_NAMES = {
 # The names that transformers computes Kimi Linear with, and writes if save_original_format is False.
 KIMI_COMPUTED = {
     **{part: name.replace("block_sparse_moe.", "mlp.") for part, name in _KIMI_NAMES.items()},
-    **{f"recurrence.conv_{part}": "self_attn.conv1d.weight" for part in "qkv"},
     **{f"recurrence.{name}": f"self_attn.forget_gate.{own}" for name, own in (("a_log", "A_log"), ("dt_bias",) * 2)},
     "delta_a_latent": "self_attn.forget_gate.f_a_proj", "delta_a": "self_attn.forget_gate.f_b_proj",
     "experts.gate": "mlp.experts.gate_up_proj[0]", "experts.up": "mlp.experts.gate_up_proj[1]",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from forearm.model.families.config import Attention, ModelConfig
-from forearm.model.families.decoder import FamilyInputs, decoder, windows_of
+from forearm.model.families.decoder import FamilyInputs, decoder, lengths_of, windows_of
 from forearm.model.families.keys import Keys
+from forearm.model.families.rope import rope
 
 FUSED_QKV = dict.fromkeys("qkv", "self_attn.qkv_proj")
 FUSED_GATE_UP = dict.fromkeys(("gate", "up"), "mlp.gate_up_proj")
@@ -103,6 +105,33 @@ def granite_scales(keys: Keys) -> dict[str, Any]:
         "residual_scale": keys.number("residual_multiplier", 1.0),
         "logits_scale": 1.0 / keys.positive("logits_scaling", 1.0),
     }
+
+
+def granite_swa(inputs: FamilyInputs) -> ModelConfig:
+    """Granite with a window on three layers of four, attention sinks, and angles of a base of each layer's own."""
+    return with_windows(inputs, granite)
+
+
+def with_windows(inputs: FamilyInputs, family: Callable[[FamilyInputs], ModelConfig]) -> ModelConfig:
+    """Return a Granite whose layers have windows, sinks, and angles by layer_rope_theta, of which 0 means none."""
+    inputs = inputs.with_defaults(rms_norm_eps=1e-5, tie_word_embeddings=True, sliding_window=128)
+    keys = inputs.keys
+    windows = windows_of(inputs, [i % 4 != 0 for i in range(inputs.layers)])
+    config = family(inputs)
+    settings = keys.object("rope_parameters") or keys.object("rope_scaling") or Keys({}, keys.source)
+    thetas = keys.get("layer_rope_theta") or [settings.number("rope_theta", keys.number("rope_theta", 10_000.0))]
+    if not isinstance(thetas, list) or len(thetas) not in (1, inputs.layers):
+        raise keys.wrong("layer_rope_theta", f"a list of {inputs.layers} numbers")
+    thetas = Keys({"layer_rope_theta": thetas}, keys.source).numbers("layer_rope_theta", len(thetas))
+    bases = sorted({theta for theta in thetas if theta})
+    each = thetas if len(thetas) == inputs.layers else thetas * inputs.layers
+    ropes = tuple(rope(settings, base, config.head_dim, lengths_of(inputs, settings)) for base in bases)
+    mixers = [
+        Attention(rope=bases.index(theta) if theta else None, window=window)
+        for theta, window in zip(each, windows, strict=True)
+    ]
+    layers = tuple(replace(layer, mixer=mixer) for layer, mixer in zip(config.layers, mixers, strict=True))
+    return replace(config, layers=layers, ropes=ropes, sinks=True)
 
 
 def ernie4_5(inputs: FamilyInputs) -> ModelConfig:

@@ -164,11 +164,12 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str) -> Iterator[MatrixSpec]:
         return MatrixSpec(f"{at}{name}", tuple(parts), width, role, bias)
 
     if isinstance(own, Attention):
-        kv_heads, head_dim = config.heads_of(own)
-        query, key = config.heads * head_dim, kv_heads * head_dim
+        heads, kv_heads, head_dim = config.heads_of(own)
+        query, key = heads * head_dim, kv_heads * head_dim
         names = "q" if own.shared_from is not None else "qk" if own.keys_as_values else "qkv"
         rows = [(n, f"self_attn.{n}_proj", query if n == "q" else key) for n in names]
-        rows += [("q_gate", "self_attn.q_proj", query)] if config.attention_gate else []
+        gate = heads if config.head_gates else query
+        rows += [("q_gate", "self_attn.q_proj", gate)] if config.attention_gate != "none" else []
         yield joint("qkv", rows, "mixer_in", config.qkv_bias or config.centred)
         yield _single(f"{at}o", "self_attn.o_proj", width, query, "mixer_out", config.o_bias)
     elif isinstance(own, ShortConv):
@@ -184,11 +185,14 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str) -> Iterator[MatrixSpec]:
         yield _single(f"{at}mamba_out", "mamba.out_proj", width, own.inner, "mixer_out", own.bias)
     else:
         key, value = own.key_heads * own.key_dim, own.value_heads * own.value_dim
-        rank, heads = own.gate_rank, own.value_heads
+        rank, values = own.gate_rank, own.value_heads
         of = "_latent" if rank else ""  # gates of channels are made of latents
         rows = [(f"delta_{name}", "linear_attn.in_proj_qkv", r) for name, r in (("q", key), ("k", key), ("v", value))]
         yield joint("delta_in", [*rows, (f"delta_z{of}", "linear_attn.in_proj_z", rank or value)], "mixer_in")
-        gates = (("delta_b", "linear_attn.in_proj_b", heads), (f"delta_a{of}", "linear_attn.in_proj_a", rank or heads))
+        gates = (
+            ("delta_b", "linear_attn.in_proj_b", values),
+            (f"delta_a{of}", "linear_attn.in_proj_a", rank or values),
+        )
         yield joint("delta_gates", gates, "router")
         if rank:
             yield _single(f"{at}delta_z", "linear_attn.z_up_proj", value, rank, "mixer_inner")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,15 +13,13 @@ from forearm.model.families.decoder import (
     FamilyInputs,
     activation,
     decoder,
-    lengths_of,
     ropes_by_layer_type,
     windows_of,
 )
 from forearm.model.families.experts import MIXTRAL_NAMES, SHARED_EXPERTS, glm4_moe, granite_moe, routed, sparse_layers
 from forearm.model.families.keys import Keys
-from forearm.model.families.llama_like import granite, hunyuan
-from forearm.model.families.post_norm import exaone4_mixers, olmo2
-from forearm.model.families.rope import rope
+from forearm.model.families.llama_like import hunyuan, with_windows
+from forearm.model.families.post_norm import exaone4_mixers
 
 _CORRECTED: dict[str, Any] = {"score": "sigmoid", "correction": True}
 
@@ -155,7 +153,7 @@ def afmoe(inputs: FamilyInputs) -> ModelConfig:
         feed_forwards=_dense_then_sparse(inputs, "num_experts", "num_shared_experts", 1, shared=2),
         norm_placement="sandwich",
         qk_norm="head",
-        attention_gate=True,
+        attention_gate="sigmoid",
         qkv_bias=bias,
         o_bias=bias,
         embedding_scale=math.sqrt(keys.integer("hidden_size")) if keys.flag("mup_enabled") else 1.0,
@@ -176,18 +174,13 @@ def mellum(inputs: FamilyInputs) -> ModelConfig:
         norm_topk_prob=True, sliding_window=1024,
     )  # fmt: skip
     keys = inputs.keys
-    kinds = keys.get("mlp_layer_types")
-    if kinds is not None:
-        if not isinstance(kinds, list) or len(kinds) != inputs.layers:
-            raise keys.wrong("mlp_layer_types", f"a list of {inputs.layers} times dense or sparse")
-        dense = [i for i, kind in enumerate(kinds) if kind == "dense"]
-        inputs = replace(inputs, keys=keys.with_values(mlp_only_layers=dense))
+    experts = routed(inputs, "num_experts", "moe_intermediate_size", keys.flag("norm_topk_prob"))
     bias = keys.flag("attention_bias")
     return decoder(
         inputs,
         mixers=[Attention(rope=1 if w else 0, window=w) for w in windows_of(inputs, [False] * inputs.layers)],
         ropes=ropes_by_layer_type(inputs, full=("rope_theta", 5e5), sliding=("rope_theta", 1e4)),
-        feed_forwards=sparse_layers(inputs),
+        feed_forwards=_listed(inputs, experts, dense=0),
         qk_norm="head",
         qkv_bias=bias,
         o_bias=bias,
@@ -216,6 +209,46 @@ def flint(inputs: FamilyInputs) -> ModelConfig:
     )
 
 
+def laguna(inputs: FamilyInputs) -> ModelConfig:
+    """Laguna XS: attention with softplus gates, heads and angles by layer; corrected sigmoid scores, shared expert."""
+    inputs = inputs.with_defaults(
+        head_dim=128, num_key_value_heads=8, num_experts=256, num_experts_per_tok=8, moe_intermediate_size=512,
+        shared_expert_intermediate_size=512, sliding_window=512, rope_parameters=_LAGUNA_ROPE,
+    )  # fmt: skip
+    keys, act = inputs.keys, activation(inputs.keys, "hidden_act", "silu")
+    _only(keys, moe_apply_router_weight_on_input=False, moe_router_logit_softcapping=0.0, attention_bias=False)
+    gating = keys.get("gating")
+    if gating not in (None, True, "per-head", "per-element"):
+        raise keys.wrong("gating", "true, per-head or per-element")
+    heads = keys.get("num_attention_heads_per_layer") or [keys.integer("num_attention_heads")] * inputs.layers
+    if not isinstance(heads, list) or len(heads) != inputs.layers or not all(type(one) is int for one in heads):
+        raise keys.wrong("num_attention_heads_per_layer", f"a list of {inputs.layers} numbers of heads")
+    for one in heads:
+        if not 0 < one <= 4096 or one % keys.integer("num_key_value_heads"):
+            raise keys.wrong("num_attention_heads_per_layer", "of multiples of num_key_value_heads, at most 4096")
+    experts = routed(
+        inputs, "num_experts", "moe_intermediate_size", renormalized=True, **_CORRECTED,
+        scale=keys.positive("moe_routed_scaling_factor", 1.0),
+        shared=FeedForward(keys.integer("shared_expert_intermediate_size"), act),
+    )  # fmt: skip
+    windows = windows_of(inputs, [False] * inputs.layers)
+    return decoder(
+        inputs,
+        mixers=[Attention(1 if w else 0, window=w, heads=n) for w, n in zip(windows, heads, strict=True)],
+        ropes=ropes_by_layer_type(inputs, full=("rope_theta", 5e5), sliding=("rope_theta", 1e4), partial=True),
+        feed_forwards=_listed(inputs, experts, dense=1),
+        qk_norm="head",
+        attention_gate="softplus",
+        head_gates=gating != "per-element",
+        names={"q_gate": "self_attn.g_proj", "correction": "mlp.experts.e_score_correction_bias"},
+    )
+
+
+_LAGUNA_ROPE = {
+    "full_attention": {"rope_theta": 5e5, "partial_rotary_factor": 0.5}, "sliding_attention": {"rope_theta": 1e4},
+}  # fmt: skip
+
+
 def aria(inputs: FamilyInputs) -> ModelConfig:
     """Aria for text alone: Llama with experts, weighted by a softmax of the chosen ones, beside shared ones."""
     inputs = inputs.with_defaults(intermediate_size=4096, moe_num_experts=8, moe_topk=2, moe_num_shared_experts=2)
@@ -238,44 +271,9 @@ def aria(inputs: FamilyInputs) -> ModelConfig:
     )
 
 
-def granite_swa(inputs: FamilyInputs) -> ModelConfig:
-    """Granite with a window on three layers of four, attention sinks, and angles of a base of each layer's own."""
-    return _with_windows(inputs, granite)
-
-
 def granite_moe_swa(inputs: FamilyInputs) -> ModelConfig:
     """Granite with experts, a window on three layers of four, attention sinks, and angles of each layer's own."""
-    return _with_windows(inputs, granite_moe)
-
-
-def _with_windows(inputs: FamilyInputs, family: Callable[[FamilyInputs], ModelConfig]) -> ModelConfig:
-    """Return a Granite whose layers have windows, sinks, and angles by layer_rope_theta, of which 0 means none."""
-    inputs = inputs.with_defaults(rms_norm_eps=1e-5, tie_word_embeddings=True, sliding_window=128)
-    keys = inputs.keys
-    windows = windows_of(inputs, [i % 4 != 0 for i in range(inputs.layers)])
-    config = family(inputs)
-    settings = keys.object("rope_parameters") or keys.object("rope_scaling") or Keys({}, keys.source)
-    thetas = keys.get("layer_rope_theta") or [settings.number("rope_theta", keys.number("rope_theta", 10_000.0))]
-    if not isinstance(thetas, list) or len(thetas) not in (1, inputs.layers):
-        raise keys.wrong("layer_rope_theta", f"a list of {inputs.layers} numbers")
-    thetas = Keys({"layer_rope_theta": thetas}, keys.source).numbers("layer_rope_theta", len(thetas))
-    bases = sorted({theta for theta in thetas if theta})
-    each = thetas if len(thetas) == inputs.layers else thetas * inputs.layers
-    ropes = tuple(rope(settings, base, config.head_dim, lengths_of(inputs, settings)) for base in bases)
-    mixers = [
-        Attention(rope=bases.index(theta) if theta else None, window=window)
-        for theta, window in zip(each, windows, strict=True)
-    ]
-    layers = tuple(replace(layer, mixer=mixer) for layer, mixer in zip(config.layers, mixers, strict=True))
-    return replace(config, layers=layers, ropes=ropes, sinks=True)
-
-
-def flex_olmo(inputs: FamilyInputs) -> ModelConfig:
-    """FlexOlmo: OLMo 2 with OLMoE's experts in every layer."""
-    inputs = inputs.with_defaults(num_experts=7, num_experts_per_tok=5, rope_theta=5e5, rms_norm_eps=1e-6)
-    experts = routed(inputs, "num_experts", "intermediate_size", inputs.keys.flag("norm_topk_prob"))
-    dense = olmo2(inputs)
-    return replace(dense, layers=tuple(replace(layer, feed_forward=experts) for layer in dense.layers))
+    return with_windows(inputs, granite_moe)
 
 
 def _dense_then_sparse(
@@ -293,9 +291,14 @@ def _dense_then_sparse(
         groups_kept=keys.integer("topk_group", 1), shared=FeedForward(together, act) if together > 0 else None,
         **_CORRECTED,
     )  # fmt: skip
-    plain = FeedForward(keys.integer("intermediate_size"), act)
-    first = keys.integer("first_k_dense_replace", dense)
-    kinds = keys.get("mlp_layer_types") or ["dense" if i < first else "sparse" for i in range(inputs.layers)]
+    return _listed(inputs, experts, keys.integer("first_k_dense_replace", dense))
+
+
+def _listed(inputs: FamilyInputs, experts: Experts, dense: int) -> Sequence[FeedForward | Experts]:
+    """Return experts behind `dense` dense layers, or where mlp_layer_types says sparse."""
+    keys = inputs.keys
+    plain = FeedForward(keys.integer("intermediate_size"), experts.activation)
+    kinds = keys.get("mlp_layer_types") or ["dense" if i < dense else "sparse" for i in range(inputs.layers)]
     if not isinstance(kinds, list) or len(kinds) != inputs.layers or not all(k in ("dense", "sparse") for k in kinds):
         raise keys.wrong("mlp_layer_types", f"a list of {inputs.layers} times dense or sparse")
     return [experts if kind == "sparse" else plain for kind in kinds]

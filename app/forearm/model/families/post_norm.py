@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from forearm.model.families.config import Attention, ModelConfig
 from forearm.model.families.decoder import FamilyInputs, decoder, ropes_by_layer_type, windows_of
+from forearm.model.families.experts import routed
 from forearm.model.families.llama_like import FUSED_GATE_UP, granite, with_glm_defaults
 
 _POST_FEED_FORWARD = {"post_mlp_norm": "post_feedforward_layernorm"}
@@ -40,6 +41,14 @@ def olmo3(inputs: FamilyInputs) -> ModelConfig:
         o_bias=bias,
         names=_POST_FEED_FORWARD,
     )
+
+
+def flex_olmo(inputs: FamilyInputs) -> ModelConfig:
+    """FlexOlmo: OLMo 2 with OLMoE's experts in every layer."""
+    inputs = inputs.with_defaults(num_experts=7, num_experts_per_tok=5, rope_theta=5e5, rms_norm_eps=1e-6)
+    experts = routed(inputs, "num_experts", "intermediate_size", inputs.keys.flag("norm_topk_prob"))
+    dense = olmo2(inputs)
+    return replace(dense, layers=tuple(replace(layer, feed_forward=experts) for layer in dense.layers))
 
 
 def exaone4(inputs: FamilyInputs) -> ModelConfig:

@@ -61,6 +61,8 @@ class GatedDelta:
     gate_rank: if more than 0, each channel of a head's keys is forgotten by a factor of its own, these factors and the
     results' gates, a sigmoid, are made of two latents of this rank, and queries, keys and values have convolutions of
     their own (Kimi Team 2025, arXiv:2510.26692); 0: a head has one factor, and the gates are silu of a projection.
+    beta_scale: multiplies the part that a token replaces (Grazzi et al. 2024, arXiv:2411.12537). gate_norm_eps: of the
+    norm of results; 0: ModelConfig.norm_eps.
     """
 
     key_heads: int
@@ -70,6 +72,8 @@ class GatedDelta:
     taps: int
     tiled: bool = False
     gate_rank: int = 0
+    beta_scale: float = 1.0
+    gate_norm_eps: float = 0.0
 
     @property
     def decays(self) -> int:

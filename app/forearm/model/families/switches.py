@@ -106,6 +106,7 @@ _IGNORED = {
     "validate_runner_input",
     "dense_act_fn", "dropout_rate", "initializer_factor", "is_gated_act", "num_decoder_layers",  # T5's
     "scale_decoder_outputs",
+    "linear_a_log_max", "linear_a_log_min", "linear_dt_init_floor", "linear_dt_max", "linear_dt_min",  # of training
     "audio_config", "embedding_initializer_range", "altup_coef_clip", "altup_lr_multiplier",  # of training, Gemma 3n's
     "embed_dropout", "resid_dropout",  # GPT-Neo's
     "pooling",  # of a Cohere Compass that embeds
@@ -251,7 +252,7 @@ def check_sizes(config: ModelConfig, keys: Keys) -> None:
     if config.heads % config.kv_heads:
         raise keys.wrong("num_key_value_heads", f"a divisor of num_attention_heads ({config.heads})")
     rotated = (m for m in (layer.mixer for layer in config.layers) if isinstance(m, Attention) and m.rope is not None)
-    for head_dim, rope in {(config.heads_of(mixer)[1], mixer.rope or 0) for mixer in rotated}:
+    for head_dim, rope in {(config.heads_of(mixer)[2], mixer.rope or 0) for mixer in rotated}:
         if head_dim % 2 or 2 * len(config.ropes[rope].inv_freq) > head_dim:
             raise keys.wrong("head_dim", "even, and at least the rotated part of a head")
     if any(isinstance(layer.mixer, Attention) and layer.mixer.window < 0 for layer in config.layers):

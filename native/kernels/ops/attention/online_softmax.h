@@ -264,6 +264,9 @@ inline void fold(RowState& total, const RowState& chunk, int64_t dim) {
   total.max = top;
 }
 
+// Returns what results are multiplied with.
+inline F16 gate_factor(Gate kind, F16 gate) { return kind == Gate::softplus ? softplus(gate) : sigmoid(gate); }
+
 // Adds the sink's logit to the denominator, divides and writes the row's columns of `out`.
 inline void write_row(const AttendTask& task, int64_t token, int64_t head, const RowState& total) {
   float sum = total.sum, remains = 1.0f;
@@ -272,12 +275,16 @@ inline void write_row(const AttendTask& task, int64_t token, int64_t head, const
     remains = first_lane(exp2_of_negative(broadcast(total.max - top)));
     sum = fmaf(sum, remains, first_lane(exp2_of_negative(broadcast(sink - top))));
   }
-  const F16 factor = broadcast(remains / sum);
-  const float* gate = task.gate ? task.gate + token * task.q_stride + head * task.head_dim : nullptr;
+  F16 factor = broadcast(remains / sum);
+  const float* gate = task.gate ? task.gate + token * task.q_stride + head * task.gates : nullptr;
+  if (gate && task.gates == 1) {
+    factor = mul(factor, gate_factor(task.gate_kind, broadcast(*gate)));
+    gate = nullptr;
+  }
   const int64_t dim = task.cache.latent ? task.cache.latent : task.head_dim;
   for_columns(dim, [&](int64_t column, int64_t lanes) {
     F16 y = mul(load(total.values + column), factor);
-    if (gate) y = mul(y, sigmoid(load_lanes(gate + column, lanes)));
+    if (gate) y = mul(y, gate_factor(task.gate_kind, load_lanes(gate + column, lanes)));
     store_operand(task.out, task.out_row + token, head * dim + column, y, lanes);
   });
 }

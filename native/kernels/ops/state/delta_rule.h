@@ -38,7 +38,8 @@ inline void delta_gates(const DeltaGatesTask& t) {
     const float *a = t.a + row * t.stride, *b = t.b + row * t.stride;
     float* out = t.decay + row * t.heads * t.channels;
     for_columns(t.heads, [&](int64_t head, int64_t lanes) {
-      store_lanes(t.beta + row * t.heads + head, sigmoid(load_lanes(b + head, lanes)), lanes);
+      const F16 beta = mul(broadcast(t.beta_scale), sigmoid(load_lanes(b + head, lanes)));
+      store_lanes(t.beta + row * t.heads + head, beta, lanes);
       if (t.channels > 1) return;
       const F16 bias = load_lanes(t.dt_bias + head, lanes), a_log = load_lanes(t.a_log + head, lanes);
       store_lanes(out + head, decay(load_lanes(a + head, lanes), bias, a_log), lanes);
