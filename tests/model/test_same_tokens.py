@@ -380,7 +380,7 @@ Executors = dict[int, _native.Executor]  # one entry a thread count
 
 
 DELTA = ("delta", "delta by channel")
-GEMMA = ("per layer", "streams", "experts apart")
+OTHERS = ("per layer", "streams", "experts apart", "heads by layer")
 FLOATS: tuple[DTypeName, ...] = ("float32", "bfloat16")
 KINDS: list[tuple[str, WeightFormat, str]] = [(s, WeightFormat(dtype), dtype) for s in SHAPES for dtype in FLOATS]
 KINDS += [
@@ -390,7 +390,7 @@ KINDS += [
 ]
 KINDS += [
     (shape, replace(weights, wide=wide), "bfloat16")
-    for shape in ("llama", "olmo2", "opt", "experts", "convolutions", "mamba2", *DELTA, "latent", "heads by layer", *GEMMA)
+    for shape in ("llama", "olmo2", "opt", "experts", "convolutions", "mamba2", *DELTA, "latent", *OTHERS)
     for weights in (WeightFormat("int8"), WeightFormat("int4", 32, "float16"))
     for wide in (False, True)
 ]
