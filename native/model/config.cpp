@@ -100,9 +100,10 @@ void check_heads(const Config& c, size_t layer) {
   if (kind.rope)
     in_range("rotary dimension", 2 * static_cast<int64_t>(c.ropes[static_cast<size_t>(*kind.rope)].inv_freq.size()), 2,
              own.head_dim);
-  const bool as_model = own.heads == c.heads && own.kv_heads == c.kv_heads && own.head_dim == c.head_dim && own.values;
+  const bool as_model = own.kv_heads == c.kv_heads && own.head_dim == c.head_dim && own.values;
   if (!as_model && (c.qk_norm == QkNorm::full || c.qkv_clip != 0.0f || c.pooled || c.modules))
     refuse("layers with heads of their own need norms of each head, no clipping, and a model that generates");
+  if (own.heads != c.heads && c.modules) refuse("layers that torch computes all have the same number of heads");
   if (own.gates && !own.values) refuse("a layer with gates needs keys and values of its own");
   if (!kind.shared_from) return;
   in_range("the layer that keys and values are shared from", static_cast<int64_t>(*kind.shared_from), 0,

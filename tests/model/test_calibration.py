@@ -98,7 +98,7 @@ def calibrate(config: ModelConfig, tokens: list[int]) -> tuple[Floats, dict[str,
     return residual, calibrations
 
 
-def test_layers_with_heads_of_their_own_are_not_calibrated() -> None:
+def test_layers_with_kv_heads_of_their_own_are_not_calibrated() -> None:
     apart = [name for name, config in SHAPES.items() if not config.layers_stand_alone]
     assert apart == ["gemma4", "per layer", "streams"]
 

@@ -20,7 +20,7 @@ from forearm.array_types import Float32Array, Int32Array
 from forearm.config.number_formats import WeightFormat
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.formats import spec_bytes
-from forearm.model.families.config import ModelConfig
+from forearm.model.families.config import Attention, ModelConfig
 from forearm.model.families.matrices import matrices, uniform_formats
 from forearm.model.quantization.feedback import RANK
 
@@ -150,9 +150,11 @@ def _window(config: ModelConfig) -> int:
 
 def _one_layer(config: ModelConfig, layer: int, tokens: int) -> ModelConfig:
     """Return a model of one layer whose steps return the residual stream after it."""
-    first = layer == 0
+    first, own, heads = layer == 0, config.layers[layer], config.heads
+    if isinstance(mixer := own.mixer, Attention) and mixer.heads:
+        own, heads = replace(own, mixer=replace(mixer, heads=0)), mixer.heads
     return replace(
-        config, layers=(config.layers[layer],), vocab_size=tokens, tied_head=True, head_bias=False, pooled=True,
+        config, layers=(own,), heads=heads, vocab_size=tokens, tied_head=True, head_bias=False, pooled=True,
         dense=(), final_norm=False, centred=False, embedding_scale=config.embedding_scale if first else 1.0,
         learned_positions=config.learned_positions and first,
     )  # fmt: skip

@@ -272,9 +272,9 @@ class ModelConfig:
 
     @property
     def layers_stand_alone(self) -> bool:
-        """True if a layer can be computed by itself: it hands on the residual stream alone, has the model's heads."""
+        """True if a layer can be computed by itself: it has the model's kv heads, and hands on the residual alone."""
         mixers = [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention)]
-        own = any(m.heads or m.kv_heads or m.head_dim or m.keys_as_values or m.shared_from is not None for m in mixers)
+        own = any(m.kv_heads or m.head_dim or m.keys_as_values or m.shared_from is not None for m in mixers)
         return self.norm_residual == "none" and not own and not self.per_layer
 
     @property
