@@ -12,7 +12,7 @@ cd "$root"
 lab=$root/build/amx
 build=build/native  # make native compiles the same objects
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
-limit_s=500
+limit_s=800
 [ "$(uname -m)" = x86_64 ] || { echo "NOT RUN: an x86-64 machine builds and runs it"; exit 69; }
 [ $# -gt 0 ] || set -- --few avx512_amx
 tools/system_packages.sh python3
