@@ -290,10 +290,9 @@ struct Config {
   // Values of a vector of a head of the pooling; of a head without layers: of a row.
   int64_t pooled_columns(int64_t head) const;
   NormPlacement placement(size_t layer) const { return layers[layer].norm_placement.value_or(norm_placement); }
-  // Layers have norms before their halves, or behind them: all of them, and one of them at least.
-  bool norms_before() const;
-  bool norms_after() const;
-  bool some_norm_after() const;
+  bool norms_before() const;     // every layer has a norm before each half
+  bool norms_after() const;      // every layer has one after each half
+  bool some_norm_after() const;  // at least one layer has
 };
 
 // The number format of one packed matrix: WeightFormat in C++.
