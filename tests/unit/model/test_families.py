@@ -363,6 +363,7 @@ def test_yarn_stretches_the_context(tmp_path: Path) -> None:
         ("gpt-j-6b", {"rotary_dim": None}, "rotary_dim = null"),
         ("codegen-350M-mono", {"n_head": 2}, "n_head = 2"),
         ("Apertus-8B-Instruct-2509", {"hidden_act": "silu"}, 'hidden_act = "silu"'),
+        ("Olmo-Hybrid-7B", {"hidden_act": "gelu"}, 'hidden_act = "gelu"; it should be silu'),
         ("Apertus-8B-Instruct-2509", {"post_norm": True}, "post_norm = true"),
         ("Llama-4-Maverick, its text part alone", {"moe_layers": 3}, "moe_layers = 3"),
         ("Llama-4-Maverick, its text part alone", {"interleave_moe_layer_step": 0}, "interleave_moe_layer_step = 0"),

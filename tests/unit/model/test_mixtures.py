@@ -78,7 +78,7 @@ def test_cohere_averages_its_experts_with_the_shared_one(tmp_path: Path) -> None
     assert [mixer.rope for mixer in mixers] == [0, 0, 0, 0, None, 0, 0, 0, None]
 
 
-_LAGUNA: dict[str, Any] = {  # the values of transformers' class, with windows and heads as its documentation has them
+_LAGUNA: dict[str, Any] = {  # sizes of transformers' class; what differs by layer, and angles, are made up
     "architectures": ["LagunaForCausalLM"], "attention_bias": False, "gating": True, "head_dim": 128,
     "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 8192, "layer_types": [
         "full_attention" if i % 4 == 0 else "sliding_attention" for i in range(40)
@@ -119,7 +119,12 @@ def test_laguna_has_heads_gates_and_angles_by_layer(tmp_path: Path) -> None:
         (_LAGUNA, {"gating": False}, "gating = false; it should be true, per-head or per-element"),
         (_LAGUNA, {"num_attention_heads_per_layer": [48] * 39}, "a list of 40 numbers of heads"),
         (_LAGUNA, {"num_attention_heads_per_layer": [48] * 39 + [12]}, "multiples of num_key_value_heads"),
-        (_LAGUNA, {"moe_router_logit_softcapping": 30.0}, "moe_router_logit_softcapping = 30.0; it should be 0.0"),
+        (
+            _LAGUNA,
+            {"moe_router_logit_softcapping": 30.0},
+            "moe_router_logit_softcapping = 30.0; it should be 0: no cap",
+        ),
+        (_LAGUNA, {"attention_bias": True}, "attention_bias = true; .*--model-impl transformers"),
         (_LAGUNA, {"mlp_layer_types": ["sparse"]}, "mlp_layer_types = .*40 times dense or sparse"),
         (_MINIMAX_M2, {"scoring_func": "softmax"}, 'scoring_func = "softmax"; it should be sigmoid'),
         (_MINIMAX_M2, {"shared_intermediate_size": 1536}, "shared_intermediate_size = 1536"),

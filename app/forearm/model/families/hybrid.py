@@ -219,6 +219,8 @@ def olmo_hybrid(inputs: FamilyInputs) -> ModelConfig:
     """OLMo Hybrid 7B: gated delta rule, whose layers have norms before their halves; every fourth layer is OLMo 2's."""
     keys = inputs.keys
     heads, hidden = keys.integer("num_attention_heads"), keys.integer("hidden_size")
+    if activation(keys, "hidden_act", "silu") != "silu":  # it is the convolutions' activation, too
+        raise keys.wrong("hidden_act", "silu: convolutions have no other")
     key_heads = keys.optional_integer("linear_num_key_heads") or heads
     key = keys.optional_integer("linear_key_head_dim") or int(0.75 * hidden / max(key_heads, 1))
     inputs = inputs.with_defaults(linear_conv_kernel_dim=4)

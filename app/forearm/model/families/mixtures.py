@@ -9,13 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig
-from forearm.model.families.decoder import (
-    FamilyInputs,
-    activation,
-    decoder,
-    ropes_by_layer_type,
-    windows_of,
-)
+from forearm.model.families.decoder import FamilyInputs, activation, decoder, ropes_by_layer_type, windows_of
 from forearm.model.families.experts import MIXTRAL_NAMES, SHARED_EXPERTS, glm4_moe, granite_moe, routed, sparse_layers
 from forearm.model.families.keys import Keys
 from forearm.model.families.llama_like import hunyuan, with_windows
@@ -216,25 +210,27 @@ def laguna(inputs: FamilyInputs) -> ModelConfig:
         shared_expert_intermediate_size=512, sliding_window=512, rope_parameters=_LAGUNA_ROPE,
     )  # fmt: skip
     keys, act = inputs.keys, activation(inputs.keys, "hidden_act", "silu")
-    _only(keys, moe_apply_router_weight_on_input=False, moe_router_logit_softcapping=0.0, attention_bias=False)
+    _only(keys, moe_apply_router_weight_on_input=False)
+    for key, why in (("moe_router_logit_softcapping", "0: no cap"), ("attention_bias", "false: no bias")):
+        if keys.get(key):
+            raise keys.wrong(key, f"{why} is computed natively; --model-impl transformers computes it")
     gating = keys.get("gating")
     if gating not in (None, True, "per-head", "per-element"):
         raise keys.wrong("gating", "true, per-head or per-element")
     heads = keys.get("num_attention_heads_per_layer") or [keys.integer("num_attention_heads")] * inputs.layers
     if not isinstance(heads, list) or len(heads) != inputs.layers or not all(type(one) is int for one in heads):
         raise keys.wrong("num_attention_heads_per_layer", f"a list of {inputs.layers} numbers of heads")
-    for one in heads:
-        if not 0 < one <= 4096 or one % keys.integer("num_key_value_heads"):
-            raise keys.wrong("num_attention_heads_per_layer", "of multiples of num_key_value_heads, at most 4096")
+    if any(not 0 < one <= 4096 or one % keys.integer("num_key_value_heads") for one in heads):
+        raise keys.wrong("num_attention_heads_per_layer", "of multiples of num_key_value_heads, at most 4096")
     experts = routed(
         inputs, "num_experts", "moe_intermediate_size", renormalized=True, **_CORRECTED,
         scale=keys.positive("moe_routed_scaling_factor", 1.0),
         shared=FeedForward(keys.integer("shared_expert_intermediate_size"), act),
     )  # fmt: skip
-    windows = windows_of(inputs, [False] * inputs.layers)
+    layers = zip(windows_of(inputs, [False] * inputs.layers), heads, strict=True)
     return decoder(
         inputs,
-        mixers=[Attention(1 if w else 0, window=w, heads=n) for w, n in zip(windows, heads, strict=True)],
+        mixers=[Attention(1 if w else 0, window=w, heads=n) for w, n in layers],
         ropes=ropes_by_layer_type(inputs, full=("rope_theta", 5e5), sliding=("rope_theta", 1e4), partial=True),
         feed_forwards=_listed(inputs, experts, dense=1),
         qk_norm="head",
