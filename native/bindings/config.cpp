@@ -287,6 +287,7 @@ Config config_of(const py::object& from, const py::object& matrices) {
   read("head_gates", c.head_gates);
   read("v_norm", c.v_norm);
   read("layer_scalar", c.layer_scalar);
+  read("sub_norm", c.sub_norm);
   read("qkv_clip", c.qkv_clip);
   read("sinks", c.sinks);
   read_kinds(from, c);

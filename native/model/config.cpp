@@ -144,6 +144,9 @@ void check_layers(const Config& c) {
       if (layer.experts || !own->gated || own->activation != Activation::gelu_tanh || own->gate_scale != 1.0f)
         refuse("gates are cut in a dense feed-forward with gelu_tanh alone");
     if (layer.experts) check_experts(*layer.experts);
+    const bool plain = layer.mixer_as<AttentionKind>() && !layer.beside && layer.feed_forward && !layer.experts;
+    if (c.sub_norm && (!plain || layer.feed_forward->gate_cut || c.modules))
+      refuse("norms before the last matrix of each half need layers of attention and one plain feed-forward");
     if (layer.experts && layer.experts->apart && c.placement(i) != NormPlacement::sandwich)
       refuse("experts apart from their shared feed-forward need norms around each half of a layer");
   }

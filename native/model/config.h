@@ -261,6 +261,7 @@ struct Config {
   bool sinks = false;                // each head has one more logit in the denominator of its softmax
   bool v_norm = false;               // values are normalized per head, without weights
   bool layer_scalar = false;         // the residual is multiplied with a number at the end of each layer
+  bool sub_norm = false;             // what the last matrix of each half of a layer reads is normalized
 
   bool tied_head = false;
   std::optional<PerLayerKind> per_layer = std::nullopt;

@@ -100,6 +100,15 @@ int64_t cut_columns(const Config& c) {
   return most;
 }
 
+// Columns of the widest row that is normalized within a half of a layer.
+int64_t sub_norm_columns(const Config& c) {
+  int64_t most = 0;
+  for (const MatrixSpec& spec : c.matrices)
+    if (c.sub_norm && (spec.role == Role::mixer_out || spec.role == Role::feed_forward_out))
+      most = std::max(most, spec.k);
+  return most;
+}
+
 int64_t mixer_scratch_floats(const Config& c, const Limits& limits) {
   int64_t most = DistanceEmbeddings::scratch_floats(c, limits);
   for (const LayerKind& layer : c.layers)
@@ -140,18 +149,19 @@ std::vector<MatrixInput> matrix_inputs(const Config& c, const Formats& formats, 
     if (format == formats.end()) throw std::invalid_argument("there is no format for the matrix '" + spec.name + "'");
     Matrix matrix;
     matrix.shape(spec.name, spec.columns(), spec.k, format->second, {});
+    const bool normed = c.sub_norm && (spec.role == Role::mixer_out || spec.role == Role::feed_forward_out);
     MatrixInput input{tied_head ? Role::head : spec.role,
                       spec.k,
                       matrix.form(),
                       matrix.groups(),
-                      Site::is_direct(matrix),
+                      Site::is_direct(matrix) && !normed,
                       matrix.is_codes(),
                       spec.experts > 1};
     if (any_tier) {
       const bool integer = is_integer(format->second.dtype);
       input.form = !integer ? Form::f32_rows : matrix.format.wide ? Form::i16_rows : Form::i8_rows;
       // A tier may multiply float16 by scales of its own: prepared rows of 2 bytes beside the floats.
-      input.direct = !integer && !matrix.format.ordered && format->second.dtype != DType::f16;
+      input.direct = !normed && !integer && !matrix.format.ordered && format->second.dtype != DType::f16;
       // Tiers widen fp8 to float32 or bfloat16, which other matrices' rows in float32 stand beside.
       if (is_fp8(format->second.dtype)) {
         inputs.push_back(input);
@@ -202,7 +212,7 @@ void Scratch::need(const Config& c, const Limits& limits, const std::vector<Matr
   partial_floats = partials_wanted(c, limits, threads);
   cosines.resize(c.ropes.size());
   sines.resize(c.ropes.size());
-  own_row_bytes_ = round_up(std::max(c.hidden, c.per_layer_columns()) * 4, 128);
+  own_row_bytes_ = round_up(std::max({c.hidden, c.per_layer_columns(), sub_norm_columns(c)}) * 4, 128);
   own_attend_bytes_ = round_up(kernels().attend_scratch_bytes(padded_head_dim), 128);
   own_sampler_bytes_ = c.pooled ? 0 : round_up(sampler_scratch_bytes(c.vocab_size), 128);
   own_mixer_bytes_ = round_up(mixer_scratch_floats(c, limits) * 4, 128);

@@ -79,7 +79,10 @@ struct Site {
 
   // True if the operation before writes the form of `matrix` itself; otherwise it writes `raw`, and rows are prepared.
   static bool is_direct(const Matrix& matrix) { return !is_quantized(matrix.form()) && !matrix.format.ordered; }
-  Operand target(const Matrix& matrix) const { return is_direct(matrix) ? shared.operand(matrix) : raw; }
+  // Where the operation before writes. norm: it is computed between the two; null: none.
+  Operand target(const Matrix& matrix, const Norm* norm = nullptr) const {
+    return !norm && is_direct(matrix) ? shared.operand(matrix) : raw;
+  }
 };
 
 class Scratch {

@@ -92,7 +92,7 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
         if isinstance(layer.feed_forward, Experts) and layer.feed_forward.apart:
             y = experts_apart(config, layer.feed_forward, own, mixed, rounding)
         elif isinstance(layer.feed_forward, FeedForward):
-            y = mlp(layer.feed_forward, own, normed, rounding)
+            y = mlp(layer.feed_forward, own, normed, rounding, config)
         else:
             y = experts(layer.feed_forward, own, normed, rounding) if layer.feed_forward else np.zeros_like(x)
         x = x + config.residual_scale * norm(config, own, "post_mlp_norm", y, rounding)
@@ -174,7 +174,10 @@ def attention(
         gate = linear(x, w["q_gate"], None, e).reshape(*mixed.shape[:2], -1)
         gate = np.logaddexp(0, gate) if config.attention_gate == "softplus" else sigmoid(gate)
         mixed = e.around(mixed * gate, e.sums, 8 if config.attention_gate == "softplus" else 4)
-    return linear(mixed.reshape(len(x), -1), w["o"], w.get("o.bias"), e), (k, v)
+    mixed = mixed.reshape(len(x), -1)
+    if config.sub_norm:
+        mixed = norm(config, w, "attn_sub_norm", mixed, e)
+    return linear(mixed, w["o"], w.get("o.bias"), e), (k, v)
 
 
 def growth(own: Attention | LatentAttention, positions: Array) -> Array:
@@ -359,8 +362,8 @@ def sigmoid(x: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-x)))
 
 
-def mlp(own: FeedForward, w: dict[str, Array], x: Array, e: Rounding) -> Array:
-    """Two or three products with an activation between."""
+def mlp(own: FeedForward, w: dict[str, Array], x: Array, e: Rounding, config: ModelConfig | None = None) -> Array:
+    """Two or three products with an activation between, and BitNet's norm before the last (config)."""
     up = linear(x, w["up"], w.get("up.bias"), e)
     if own.activation == "swiglu_oai":  # transformers' modeling_gpt_oss.py
         gate = np.minimum(linear(x, w["gate"], w.get("gate.bias"), e), 7)
@@ -373,6 +376,8 @@ def mlp(own: FeedForward, w: dict[str, Array], x: Array, e: Rounding) -> Array:
         up = e.around(activated(own.activation, gate), e.sums, 8) * up
     else:
         up = xielu(w["xielu"], up) if own.activation == "xielu" else activated(own.activation, up)
+    if config and config.sub_norm:
+        up = norm(config, w, "ffn_sub_norm", up, e)
     return own.out_scale * linear(up, w["down"], w.get("down.bias"), e)
 
 

@@ -24,6 +24,8 @@ KINDS = [
     ("delta by channel", WeightFormat("int4", 16), "bfloat16"),
     ("per layer", WeightFormat("bfloat16"), "bfloat16"),
     ("experts apart", WeightFormat("int4", 16), "float32"),
+    ("norms within halves", WeightFormat("int4"), "float32"),
+    ("norms within halves", WeightFormat("bfloat16"), "float32"),
 ]
 TEAMS = [(1, 1), (2, 1), (1, 2, 2)]
 

@@ -143,10 +143,7 @@ SHAPES = {
         layers=(
             Layer(Mamba2(heads=6, groups=2, head_dim=24, state_dim=20, taps=4), FeedForward(176)),
             Layer(Attention(None), FeedForward(100)),
-            Layer(
-                Mamba2(heads=5, groups=1, head_dim=32, state_dim=16, taps=3, conv_bias=False, bias=True, dt_most=2.0),
-                FeedForward(100),
-            ),
+            Layer(Mamba2(5, 1, 32, 16, 3, conv_bias=False, bias=True, dt_most=2.0), FeedForward(100)),
         ),
     ),
     "two mixers and one half": replace(
@@ -194,6 +191,7 @@ SHAPES = {
             Layer(Attention(0, heads=5 * LLAMA.kv_heads), FeedForward(100)),
         ),
     ),
+    "norms within halves": replace(LLAMA, sub_norm=True, layers=layers(FeedForward(176, "relu_squared"))),
     "latent": replace(
         LLAMA,
         heads=20,
@@ -210,10 +208,7 @@ SHAPES = {
             Layer(
                 Attention(0),
                 Experts(
-                    56,
-                    count=16,
-                    active=4,
-                    activation="swiglu_oai",
+                    *(56, 16, 4, "swiglu_oai"),
                     bias=True,
                     score="sigmoid",
                     correction=True,
@@ -259,6 +254,9 @@ class Weights:
             self.vector("per_layer_norm", config.per_layer, 1.0)
         for i, layer in enumerate(config.layers):
             self.layer(f"layers.{i}.")
+            if config.sub_norm and isinstance(layer.feed_forward, FeedForward):
+                self.vector(f"layers.{i}.attn_sub_norm", config.heads * config.head_dim, 1.0)
+                self.vector(f"layers.{i}.ffn_sub_norm", layer.feed_forward.width, 1.0)
             if isinstance(layer.feed_forward, Experts) and layer.feed_forward.correction:
                 self.vector(f"layers.{i}.correction", layer.feed_forward.count, 0.0)
             if isinstance(layer.feed_forward, Experts) and layer.feed_forward.apart:
@@ -379,8 +377,8 @@ def same(a: Floats, b: Floats) -> bool:
 Executors = dict[int, _native.Executor]  # one entry a thread count
 
 
-DELTA = ("delta", "delta by channel")
-OTHERS = ("per layer", "streams", "experts apart", "heads by layer")
+BASIC, DELTA = ("llama", "gemma2", "opt"), ("delta", "delta by channel")
+OTHERS = ("per layer", "streams", "experts apart", "heads by layer", "norms within halves")
 FLOATS: tuple[DTypeName, ...] = ("float32", "bfloat16")
 KINDS: list[tuple[str, WeightFormat, str]] = [(s, WeightFormat(dtype), dtype) for s in SHAPES for dtype in FLOATS]
 KINDS += [
@@ -397,7 +395,7 @@ KINDS += [
 KINDS += [("llama", WeightFormat("fp8_e4m3"), "bfloat16"), ("odd heads", WeightFormat("int4", 16), "float32")]
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind[0])
 def executors(request: pytest.FixtureRequest) -> Executors:
     """The same model on 1, 2, 3 and 5 threads."""
     shape, weights, kv_dtype = request.param
@@ -484,7 +482,7 @@ def test_a_chunk_that_wants_no_logits_changes_none(executors: Executors, expecte
 
 @pytest.mark.parametrize("weights", [WeightFormat("float32"), WeightFormat("int8")])
 @pytest.mark.parametrize(
-    ("shape", "most"), [("llama", 5), ("gemma2", 5), ("opt", 5), ("olmo2", 6), ("convolutions", 5), ("delta", 5)]
+    ("shape", "most"), [("olmo2", 6), *((s, 5) for s in (*BASIC, "convolutions", "delta", "norms within halves"))]
 )
 def test_a_layer_has_five_barriers_at_any_batch(shape: str, most: int, weights: WeightFormat) -> None:
     """Six where a norm is over all heads of a row; one more a step, after the embedding."""

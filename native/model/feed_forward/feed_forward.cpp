@@ -78,12 +78,13 @@ const Norm* FeedForward::apply(StepWalk& w, size_t layer, const Norm* add) {
     task.scale = kind.gate_scale;
     const Xielu xielu = kind.activation == Activation::xielu ? weights_.xielu(layer) : Xielu{};
     task.xielu = &xielu;
-    task.out = step_.scratch.activated.target(down.matrix);
+    task.out = step_.scratch.activated.target(down.matrix, norms.ffn_sub.if_there());
     step_.multiply(w, up, task);
     step_.barrier(w);
   }
   const Norm* after = norms.post_mlp.if_there();
-  step_.project_back(w, step_.output(w, step_.scratch.activated, down.matrix), down, after, kind.out_scale);
+  const Operand activated = step_.output(w, step_.scratch.activated, down.matrix, norms.ffn_sub.if_there());
+  step_.project_back(w, activated, down, after, kind.out_scale);
   step_.barrier(w);
   return after;
 }

@@ -86,7 +86,8 @@ const Norm* Attention::mix(StepWalk& w, size_t layer, const Norm* add) {
   if (layer + 1 == layers_.size()) step_.keep_logit_rows(w);
   step_.barrier(w);
   const Norm* after = config_.parallel_residual ? &norms.post_attention : norms.post_attention.if_there();
-  step_.project_back(w, step_.output(w, step_.scratch.mixed, o.matrix), o, after, kind(layer).out_scale);
+  const Operand mixed = step_.output(w, step_.scratch.mixed, o.matrix, norms.attn_sub.if_there());
+  step_.project_back(w, mixed, o, after, kind(layer).out_scale);
   step_.barrier(w);
   return after;
 }
@@ -232,7 +233,7 @@ void Attention::attend(StepWalk& w, size_t layer) {
   if (!biases_.empty())
     task.bias = {biases_[biases_.size() > 1 ? layer : 0].data(),
                  static_cast<int64_t>(config_.distance_buckets.size() / 2)};
-  task.out = step_.scratch.mixed.target(layers_[layer].o->matrix);
+  task.out = step_.scratch.mixed.target(layers_[layer].o->matrix, weights_.norms(layer).attn_sub.if_there());
   forearm::attend(w, step_, kv_, plan_of(layer), layer, task, distances_ ? &*distances_ : nullptr);
 }
 

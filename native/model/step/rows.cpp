@@ -10,8 +10,9 @@ Operand Step::stream(StepWalk& w, const Norm* add, const Norm& norm, const Matri
   return as_it_is ? scratch.residual : prepare_stream(w, add, before, matrix);
 }
 
-Operand Step::output(StepWalk& w, const Site& site, const Matrix& matrix) {
-  return Site::is_direct(matrix) ? site.shared.operand(matrix) : prepare(w, {site, site.raw, w.rows}, matrix);
+Operand Step::output(StepWalk& w, const Site& site, const Matrix& matrix, const Norm* norm) {
+  if (!norm && Site::is_direct(matrix)) return site.shared.operand(matrix);
+  return prepare(w, {site, site.raw, w.rows, nullptr, norm}, matrix);
 }
 
 // With few rows every member prepares its own copy and waits for no other; not if the residual changes, which must
@@ -34,14 +35,15 @@ void Step::make_rows(const StepWalk& w, const Source& source, Range rows, const 
   auto* x = static_cast<float*>(raw.data);
   const int32_t* order = matrix.order_of(0);
   if (source.add) add_projected(*source.add, rows);
-  if (source.norm && source.norm->in_residual) normalize(*source.norm, x, rows, scratch.residual);
+  if (source.norm && source.norm->in_residual) normalize(*source.norm, x, raw.stride, rows, scratch.residual);
   if (!source.norm || source.norm->in_residual)
     return kernel.quantize({x, raw.stride, rows.begin, rows.end, matrix.k, order, out, matrix.format.turned});
-  if (Site::is_direct(matrix)) return normalize(*source.norm, x, rows, out);
+  if (Site::is_direct(matrix)) return normalize(*source.norm, x, raw.stride, rows, out);
   float* own = scratch.row(w.member);
   for (int64_t r = rows.begin; r < rows.end; ++r) {
-    normalize(*source.norm, x, {r, r + 1}, {own, 0, Form::f32_rows});  // a stride of 0 maps every row to the one buffer
-    kernel.quantize({own, 0, r, r + 1, matrix.k, order, out});
+    // a stride of 0 maps every row to the one buffer
+    normalize(*source.norm, x, raw.stride, {r, r + 1}, {own, 0, Form::f32_rows});
+    kernel.quantize({own, 0, r, r + 1, matrix.k, order, out, matrix.format.turned});
   }
 }
 
@@ -59,9 +61,9 @@ void Step::add_projected(const Norm& norm, Range rows) {
       for (int64_t i = 0; i < config.hidden; ++i) residual_row(r)[i] *= scale;
 }
 
-void Step::normalize(const Norm& norm, const float* x, Range rows, const Operand& out) {
-  kernel.norm({x, scratch.residual.stride, rows.begin, rows.end, config.hidden, norm.weight.data(), or_null(norm.bias),
-               config.norm_eps, config.layer_norm, out});
+void Step::normalize(const Norm& norm, const float* x, int64_t stride, Range rows, const Operand& out) {
+  kernel.norm({x, stride, rows.begin, rows.end, static_cast<int64_t>(norm.weight.size()), norm.weight.data(),
+               or_null(norm.bias), config.norm_eps, config.layer_norm, out});
 }
 
 }  // namespace forearm

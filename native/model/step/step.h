@@ -43,8 +43,9 @@ class Step {
 
   // Returns the residual stream in the form that `matrix` takes, normalized if there is a norm.
   Operand stream(StepWalk& w, const Norm* add, const Norm& norm, const Matrix& matrix);
-  // Returns the output of a mixer or of the first half of a feed-forward, in the form that `matrix` takes.
-  Operand output(StepWalk& w, const Site& site, const Matrix& matrix);
+  // Returns the output of a mixer or of the first half of a feed-forward, in the form that `matrix` takes, normalized
+  // if there is a norm: then it was written as Site::target says.
+  Operand output(StepWalk& w, const Site& site, const Matrix& matrix, const Norm* norm = nullptr);
   // Calls make(range) for ranges of rows, divided among the members, and returns when all rows are made.
   template <class Make>
   void make_together(StepWalk& w, int64_t rows, const Make& make) {
@@ -70,7 +71,10 @@ class Step {
   Operand normed_rows(StepWalk& w, const Operand& raw, const Norm& norm, const Matrix& matrix) {
     return prepare(w, {scratch.stream, raw, w.rows, nullptr, &norm}, matrix);
   }
-  void normalize(const Norm& norm, const float* x, Range rows, const Operand& out);
+  // Normalizes rows that are as far apart as those of the residual.
+  void normalize(const Norm& norm, const float* x, Range rows, const Operand& out) {
+    normalize(norm, x, scratch.residual.stride, rows, out);
+  }
   void add_projected(const Norm& norm, Range rows);
 
   // Multiplies with all columns of the matrix, divided among the members; `task` holds all but matrix and columns.
@@ -135,6 +139,7 @@ class Step {
   };
 
   void clear_counters(int member, int64_t first_phase);
+  void normalize(const Norm& norm, const float* x, int64_t stride, Range rows, const Operand& out);
   static float* row_of(const Operand& rows, int64_t row) { return static_cast<float*>(rows.data) + row * rows.stride; }
   void record(const Matrix& matrix, const Operand& rows, int64_t count);
   Operand prepare(StepWalk& w, const Source& source, const Matrix& matrix);

@@ -120,6 +120,11 @@ void Weights::declare_norms(const Config& c, size_t layer) {
     if (latent->q_rank) declare_norm(c, prefix + "q_norm", norms.q, latent->q_rank, false);
     declare_norm(c, prefix + "k_norm", norms.k, latent->rank, false);
   }
+  if (c.sub_norm) {
+    const HeadShape own = c.head_shape(layer);
+    declare_norm(c, prefix + "attn_sub_norm", norms.attn_sub, own.heads * own.head_dim, false);
+    declare_norm(c, prefix + "ffn_sub_norm", norms.ffn_sub, c.layers[layer].feed_forward->width, false);
+  }
   if (c.per_layer) declare_norm(c, prefix + "per_layer_norm", norms.per_layer, c.hidden, false);
   Norm& last = c.per_layer ? norms.per_layer : norms.post_mlp;
   if (c.layer_scalar) declare_vector(prefix + "scalar", last.stream_scale, 1, {1, {}});

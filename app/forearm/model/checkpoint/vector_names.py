@@ -19,6 +19,8 @@ VECTORS = {
     "post_attention_norm": "post_attention_layernorm",
     "pre_mlp_norm": "post_attention_layernorm",  # Llama's second norm is named after what it follows
     "post_mlp_norm": "post_mlp_layernorm",
+    "attn_sub_norm": "self_attn.attn_sub_norm",
+    "ffn_sub_norm": "mlp.ffn_sub_norm",
     "q_norm": "self_attn.q_norm",
     "k_norm": "self_attn.k_norm",
     "conv": "conv.conv",
@@ -65,6 +67,10 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
             yield from norm_vectors(f"{layer}.{norm}", there, config.hidden, biases)
         if config.qk_norm != "none" and isinstance(mixer, Attention):
             yield from _head_norms(config, mixer, layer, at)
+        if config.sub_norm and isinstance(mixer, Attention):
+            heads, _, head_dim = config.heads_of(mixer)
+            there = f"{at}.{names['attn_sub_norm']}"
+            yield from norm_vectors(f"{layer}.attn_sub_norm", there, heads * head_dim, False)
         if isinstance(mixer, LatentAttention):
             yield from _latent(layer, at, config.names, mixer)
         yield from _feed_forward(config, layer, at, names, feed_forward)
@@ -119,6 +125,8 @@ def _feed_forward(
             joint, row = names.get(f"xielu.{name}"), int(layer.partition(".")[2])  # a value for each layer
             place = (joint, (1,), row, i, len(config.layers)) if joint else (f"{at}.mlp.act_fn.{name}", (1,), 0, i)
             yield TensorPart(f"{layer}.xielu", *place)
+    if config.sub_norm and isinstance(own, FeedForward):
+        yield from norm_vectors(f"{layer}.ffn_sub_norm", f"{at}.{names['ffn_sub_norm']}", own.width, False)
     if config.layer_scalar:
         yield TensorPart(f"{layer}.scalar", f"{at}.{names['scalar']}", (1,))
     if config.per_layer:

@@ -232,6 +232,7 @@ class ModelConfig:
     attention_gate: Literal["none", "sigmoid", "softplus"] = "none"
     head_gates: bool = False
     v_norm: bool = False  # values are normalized per head, without weights (Gemma 4)
+    sub_norm: bool = False  # RMSNorms of what o and down read, over whole rows (BitNet)
     layer_scalar: bool = False  # the residual is multiplied with a number of the checkpoint at the end of each layer
     qkv_clip: float = 0.0  # q, k and v are clamped to this size; 0: not
     sinks: bool = False  # each head has one more logit in the denominator of its softmax (gpt-oss)

@@ -42,6 +42,7 @@ def obstacle(config: ModelConfig) -> str:
         "it has LayerNorms": config.layer_norm,
         "its norms do not stand directly before matrices": config.norm_placement != "pre" or not config.final_norm,
         "its norms replace the residual stream": config.norm_residual != "none",
+        "norms stand before the last matrix of each half of its layers": config.sub_norm,
         "it adds tables to the embeddings": config.learned_positions or config.token_types > 0,
         "it has layers that are not attention and one feed-forward": not known,
         "it computes vectors": config.pooled,
