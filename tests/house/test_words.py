@@ -26,10 +26,10 @@ ELSEWHERE = {
     "Linux and its C library": "linux/prctl.h sysexits.h",
     "llama.cpp": "convert_hf_to_gguf.py ggml.h ggml-common.h llama.h common/common.h llama-arch.cpp llama-vocab.cpp "
     "src/llama-model.cpp src/llama-quant.cpp src/llama-vocab.cpp llama.cpp ggml-org/llama.cpp "
-    "ik_llama.cpp",
+    "ik_llama.cpp bitnet.cpp",
     "OpenAI": "openai/gpt-2/encoder.py",
     "prometheus-client": "prometheus_client/mmap_dict.py",
-    "transformers": "modeling_rope_utils.py",
+    "transformers": "modeling_rope_utils.py integrations/bitnet.py",
     "vLLM": "lib/endpoint_request_func.py qwen3coder_tool_parser.py vllm/benchmarks/serve.py "
     "vllm/v1/spec_decode/metrics.py",
 }

@@ -13,7 +13,7 @@ from tests.unit.model.ggml_blocks import PLAIN
 from tests.unit.model.gguf_files import random_blocks, write_gguf
 
 from forearm.errors import ConfigError
-from forearm.model.checkpoint.shards import Files
+from forearm.model.checkpoint.shards import Files, StoredTensor
 from forearm.model.gguf.gguf import read_gguf
 from forearm.model.gguf.gguf_codes import BLOCK_TYPES, FLOATS, decode_rows, gguf_matrices
 from forearm.model.quantization.codes import CodedMatrix, Codes, common_format, expressed
@@ -94,7 +94,15 @@ def test_codes_and_scales_are_within_their_format(dtype: str) -> None:
 
 @pytest.mark.parametrize(
     "pair",
-    [("Q4_K", "Q6_K"), ("Q5_0", "Q8_0"), ("Q4_0", "Q4_1"), ("Q5_K", "Q3_K"), ("Q8_0", "Q6_K"), ("NVFP4", "Q4_0")],
+    [
+        ("Q4_K", "Q6_K"),
+        ("Q5_0", "Q8_0"),
+        ("Q4_0", "Q4_1"),
+        ("Q5_K", "Q3_K"),
+        ("Q8_0", "Q6_K"),
+        ("NVFP4", "Q4_0"),
+        ("TQ2_0", "Q4_0"),
+    ],
 )
 def test_a_matrix_fused_of_two_types_keeps_the_numbers_of_both(tmp_path: Path, pair: tuple[str, str]) -> None:
     blocks = {f"{name}.weight": (dtype, random_blocks(dtype, 6, 512)) for name, dtype in zip("ab", pair, strict=True)}
@@ -151,3 +159,12 @@ def test_types_that_are_not_supported_and_wrong_shapes_are_named(tmp_path: Path)
     with pytest.raises(ConfigError, match=r"tensor b\.weight has shape \[2, 64\]; the metadata makes it \[2, 32\]"):
         find("b", (2, 32))
     assert find("c", (2, 32)) is None
+
+
+def test_the_type_of_bitnet_cpp_is_named_with_a_remedy() -> None:
+    tensor = StoredTensor("a.weight", Path("m.gguf"), "type 36", (2, 128), 0, 0)
+
+    with pytest.raises(
+        ConfigError, match=r"a\.weight is type 36 \(I2_S of bitnet\.cpp, .*: serve the model's safetensors"
+    ):
+        gguf_matrices({"a.weight": tensor}, wide=False)("a", (2, 128))

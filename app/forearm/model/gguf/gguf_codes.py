@@ -194,8 +194,14 @@ BLOCK_TYPES: dict[str, BlockType] = {
     "IQ2_S": BlockType(82, WeightFormat(_CODES_8, 16, "float32"), small.iq2_s),
     "IQ3_XXS": BlockType(98, _FINE_SCALES, small.iq3_xxs),
     "IQ3_S": BlockType(110, _FINE_SCALES, small.iq3_s),
-    "TQ1_0": BlockType(54, _IN_4_BITS, small.tq1_0),
-    "TQ2_0": BlockType(66, _IN_4_BITS, small.tq2_0),
+    "TQ1_0": BlockType(54, WeightFormat(_CODES_4, 256, "float16"), small.tq1_0),
+    "TQ2_0": BlockType(66, WeightFormat(_CODES_4, 256, "float16"), small.tq2_0),
+}
+
+# What is said of types that llama.cpp does not have.
+_OF_FORKS = {
+    "type 36": " (I2_S of bitnet.cpp, whose order of weights is that of the machine that wrote it: serve the model's "
+    "safetensors instead)"
 }
 
 
@@ -208,8 +214,8 @@ def gguf_matrices(stored: Mapping[str, StoredTensor], wide: bool) -> Find:
             return None
         if tensor.dtype not in BLOCK_TYPES:
             raise ConfigError(
-                f"{tensor.path}: tensor {tensor.name} is {tensor.dtype}; {', '.join((*FLOATS, *BLOCK_TYPES))} are "
-                "supported"
+                f"{tensor.path}: tensor {tensor.name} is {tensor.dtype}{_OF_FORKS.get(tensor.dtype, '')}; "
+                f"{', '.join((*FLOATS, *BLOCK_TYPES))} are supported"
             )
         if tensor.shape != shape:
             raise ConfigError(

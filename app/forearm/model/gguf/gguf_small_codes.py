@@ -122,13 +122,13 @@ def tq1_0(blocks: UInt8Array) -> tuple[Int8Array, Float32Array, None]:
         return ((shifted.astype(np.uint16) * 3) >> 8).astype(np.uint8).reshape(len(blocks), -1)
 
     codes = np.concatenate([digits(0, 32, 5), digits(32, 48, 5), digits(48, 52, 4)], axis=1)
-    return codes.view(np.int8) - np.int8(1), np.repeat(half(blocks, 52), 8, axis=1), None
+    return codes.view(np.int8) - np.int8(1), half(blocks, 52), None
 
 
 def tq2_0(blocks: UInt8Array) -> tuple[Int8Array, Float32Array, None]:
     """Decode 66 bytes: the two bits of a value are the value plus one."""
     codes = blocks[:, :64].reshape(-1, 2, 1, 32) >> np.array([[0], [2], [4], [6]], np.uint8) & np.uint8(3)
-    return codes.reshape(len(blocks), -1).view(np.int8) - np.int8(1), np.repeat(half(blocks, 64), 8, axis=1), None
+    return codes.reshape(len(blocks), -1).view(np.int8) - np.int8(1), half(blocks, 64), None
 
 
 def q1_0(blocks: UInt8Array) -> tuple[Int8Array, Float32Array, None]:
