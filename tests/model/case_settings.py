@@ -213,6 +213,11 @@ ROWS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any], int
         "rope_parameters": {"rope_type": "default", "rope_theta": None}, "linear_allow_neg_eigval": False,
         "linear_key_head_dim": 12, "linear_value_head_dim": 12, "linear_conv_kernel_dim": 3,
     }, 45, 64, 1),
+    # norms before o and down, relu squared with a gate
+    ("bitnet", "BitNetConfig", {}),
+    ("bitnet-biases-tied", "BitNetConfig", {
+        "attention_bias": True, "tie_word_embeddings": True, "num_hidden_layers": 3, "num_key_value_heads": 6,
+    }),
     ("mellum", "MellumConfig", {
         "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "num_hidden_layers": 4,
         "sliding_window": 16, "layer_types": _SLIDES_THEN_FULL * 2, "mlp_layer_types": ["dense", *["sparse"] * 3],

@@ -496,5 +496,5 @@ CASES: list[Case] = [
 HALF_CASES: list[Case] = [
     replace(case, name=f"{case.name}-{dtype}", dtype=dtype) for dtype in ("bfloat16", "float16") for case in CASES
     if case.name in ("llama-gqa", "llama-head-128", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "opt", "olmo2",
-        "qwen3.5-text")
+        "qwen3.5-text", "bitnet")
 ]  # fmt: skip

@@ -37,6 +37,11 @@ _HUNYUAN = {f"self_attn.{name}_layernorm": f"attn_{name[0]}_norm" for name in ("
 _PHIMOE = {"block_sparse_moe.gate": "ffn_gate_inp"} | {
     f"block_sparse_moe.experts.{w}": f"ffn_{part}_exps" for w, part in W.items()
 }
+_BITNET = {"self_attn.attn_sub_norm": "attn_sub_norm", "mlp.ffn_sub_norm": "ffn_sub_norm"}
+
+
+def _bitnet(config: Config) -> Config:
+    return {"rope.scaling.type": "linear", "rope.scaling.factor": 1.0}
 
 
 def _norm_eps(config: Config) -> Config:
@@ -297,6 +302,8 @@ OTHERS: list[tuple[Case, Conversion]] = [
         for kind in ("", "-biases")
     ),
     (_case("arcee-biases"), Conversion("arcee", permuted=True)),
+    (_case("bitnet"), Conversion("bitnet-b1.58", names=_BITNET)),
+    (_case("bitnet-biases-tied", hidden_act="silu"), Conversion("bitnet", _bitnet, _BITNET)),
     (_case("seed_oss-o-bias"), Conversion("seed_oss", names=AFTER)),
     (_case("olmo3"), Conversion("olmo2", window_keys, SANDWICH)),
     (_case("exaone4"), Conversion("exaone4", window_keys, SANDWICH)),

@@ -24,7 +24,8 @@ class Format:
     """One way to store matrices.
 
     settings: config.json's quantization_config. encode: float64 [n, k] -> tensors by the end of their names.
-    decode: the tensors and shape -> float64 [n, k]. skip: ends of modules' names that stay floats.
+    decode: the tensors and shape -> float64 [n, k]. skip: ends of modules' names that stay floats. error: the largest
+    error of random weights, as a part of the largest that is stored.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Format:
     encode: Callable[[Array], Stored]
     decode: Callable[[Stored, tuple[int, int]], Array]
     skip: tuple[str, ...] = field(default=("embed_tokens", "lm_head"))
+    error: float = 0.5
 
 
 def rounded(w: Array, group: int, low: int, high: int, asymmetric: bool = False) -> tuple[Array, Array, Array]:
@@ -296,6 +298,41 @@ def mxfp4(*, method: str = "mxfp4") -> Format:
     return Format("mxfp4" if method == "mxfp4" else "ct-mxfp4", settings, encode, decode)
 
 
+# --- BitNet ---
+
+
+def bitnet(linear: str, *, mode: str = "offline", packed: bool = True) -> Format:
+    """Four weights in a byte or, not packed, as floats; online: the floats that become ternary."""
+    online = mode == "online"
+
+    def encode(w: Array) -> Stored:
+        if online:
+            return {"weight": torch.from_numpy(w.astype(np.float32))}
+        mean = np.abs(w).mean()
+        ternary = np.clip(np.round(w / mean), -1, 1)
+        scale = torch.tensor([1 / mean if linear == "bitlinear" else mean], dtype=torch.bfloat16)
+        if not packed:
+            return {"weight": torch.from_numpy(ternary).to(torch.bfloat16), "weight_scale": scale}
+        quarters = (ternary + 1).astype(np.uint8).reshape(4, -1, w.shape[1])
+        codes = sum(quarter << 2 * i for i, quarter in enumerate(quarters))
+        return {"weight": torch.from_numpy(np.asarray(codes, np.uint8)), "weight_scale": scale}
+
+    def decode(stored: Stored, shape: tuple[int, int]) -> Array:
+        if online:
+            w = stored["weight"].double().numpy()
+            mean = np.float32(np.abs(w).mean())
+            return np.asarray(np.clip(np.round(w.astype(np.float32) / mean), -1, 1) * np.float64(mean))
+        codes = stored["weight"].double().numpy()
+        if packed:
+            codes = np.concatenate([(stored["weight"].numpy() >> 2 * i & 3).astype(int) - 1 for i in range(4)])
+        scale = float(stored["weight_scale"])
+        return np.asarray(codes * np.float64(1 / np.float32(scale)) if linear == "bitlinear" else codes * scale)
+
+    settings = {"quant_method": "bitnet", "linear_class": linear, "quantization_mode": mode}
+    name = f"bitnet-{linear}" + ("-online" if online else "" if packed else "-floats")
+    return Format(name, settings, encode, decode, error=30.0)
+
+
 FORMATS = [
     gptq(4, 32, sym=True),
     gptq(4, 128, sym=False),
@@ -323,4 +360,8 @@ FORMATS = [
     fp8("block", method="compressed-tensors"),
     mxfp4(),
     mxfp4(method="compressed-tensors"),
+    bitnet("bitlinear"),
+    bitnet("autobitlinear"),
+    bitnet("autobitlinear", packed=False),
+    bitnet("autobitlinear", mode="online"),
 ]

@@ -63,7 +63,7 @@ def family(name: str, **more: int) -> Case:
 
 BY_NAME = {format.name: format for format in FORMATS}
 GPTQ, AWQ, W8A8, W4A16 = "gptq-4bit-g32-sym-v1-actorder", "awq-g32", "ct-w8a8-int-channel", "ct-w4a16-packed-g32-asym"
-SERVED = [Served(LLAMA, format) for format in FORMATS]
+SERVED = [Served(LLAMA, format) for format in FORMATS if not format.name.endswith("online")]
 SERVED += [Served(LLAMA, BY_NAME[name], "float") for name in (GPTQ, AWQ, "mxfp4")]
 SERVED += [Served(LLAMA, BY_NAME[name], "int8") for name in (W4A16, "ct-mxfp4")]
 # Cases that take other branches of the loader: biases, fused tensors, tied heads, norms elsewhere, no gate.
@@ -77,6 +77,10 @@ SERVED += [
     Served(family("granite"), BY_NAME[AWQ]),
     Served(family("opt", ffn_dim=256, word_embed_proj_dim=128), BY_NAME[W8A8]),
 ]
+# BitNet's own norms keep activations of ternary weights even: one code on the other side of a half moves little.
+BITNET = [f"bitnet-{kind}" for kind in ("bitlinear", "autobitlinear", "autobitlinear-online")]
+SERVED += [Served(family("bitnet"), BY_NAME[name]) for name in BITNET]
+SERVED += [Served(family("bitnet"), BY_NAME["bitnet-autobitlinear"], "float")]
 # Latent attention, whose matrices of heads are dequantized, half of them transposed.
 LATENT = family(
     "minicpm3", num_key_value_heads=4, q_lora_rank=64, kv_lora_rank=64, qk_nope_head_dim=32, qk_rope_head_dim=16

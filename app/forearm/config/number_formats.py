@@ -92,5 +92,6 @@ METHODS = {
     "fp8": ("fp8",),
     "fbgemm_fp8": ("fbgemm_fp8", "fp8"),
     "mxfp4": ("mxfp4",),
+    "bitnet": ("bitnet",),
     "gguf": ("gguf",),
 }

@@ -30,6 +30,17 @@ DENSE: dict[str, dict[str, Any]] = {
             "original_max_position_embeddings": 4096, "rope_type": "yarn",
         }, "rope_theta": 10000.0, "tie_word_embeddings": False, "vocab_size": 128004,
     },
+    "bitnet-b1.58-2B-4T": {
+        "architectures": ["BitNetForCausalLM"], "auto_map": {
+            "AutoConfig": "configuration_bitnet.BitNetConfig",
+            "AutoModelForCausalLM": "modeling_bitnet.BitNetForCausalLM",
+        }, "bos_token_id": 128000, "eos_token_id": 128001, "hidden_act": "relu2", "hidden_size": 2560,
+        "initializer_range": 0.02, "intermediate_size": 6912, "max_position_embeddings": 4096, "model_type": "bitnet",
+        "num_attention_heads": 20, "num_hidden_layers": 30, "num_key_value_heads": 5, "quantization_config": {
+            "linear_class": "autobitlinear", "quant_method": "bitnet", "quantization_mode": "offline",
+        }, "rms_norm_eps": 1e-05, "rope_theta": 500000.0, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
+        "use_cache": True, "vocab_size": 128256,
+    },
     "Seed-OSS-36B-Instruct": {
         **_COMMON, "architectures": ["SeedOssForCausalLM"], "attention_bias": True, "attention_dropout": 0.1,
         "attention_out_bias": False, "bos_token_id": 0, "eos_token_id": 2, "head_dim": 128, "hidden_act": "silu",

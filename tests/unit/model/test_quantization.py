@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.model.stored_codes import FORMATS, Format, Stored, awq, compressed, fp8, gptq, mxfp4
+from tests.model.stored_codes import FORMATS, Format, Stored, awq, bitnet, compressed, fp8, gptq, mxfp4
 
 from forearm.config.number_formats import WeightFormat
 from forearm.errors import ConfigError
@@ -22,6 +22,7 @@ from forearm.model.quantization.codes import CodedMatrix, Codes, common_format, 
 from forearm.model.quantization.quantization import Asked, find_coded, quantization_of
 
 AS_IT_IS = Asked()
+BITNET = {"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "online"}
 MODULE = "model.layers.0.mlp.up_proj"
 
 
@@ -65,7 +66,9 @@ def test_what_is_read_is_what_the_file_says(format: Format, shape: tuple[int, in
 
     expected = format.decode(stored, shape)
     assert np.array_equal(widened(codes, matrix.format.group, matrix.order), expected)
-    assert np.abs(expected - weights(*shape)).max() < 0.5 * np.abs(expected).max(), "the test's own encoder is wrong"
+    assert np.abs(expected - weights(*shape)).max() < format.error * np.abs(expected).max(), (
+        "the test's own encoder is wrong"
+    )
     low, high = {"int4": (-8, 7), "int8": (-128, 127), "fp4_e2m1": (-12, 12)}.get(matrix.format.dtype, (0, 255))
     assert low <= codes.codes.min() <= codes.codes.max() <= high
     assert {tensor.name.rpartition(".")[2] for tensor in matrix.tensors} == set(stored)
@@ -102,6 +105,9 @@ def test_any_rows_are_read_alone(format: Format, tmp_path: Path) -> None:
         (fp8("block"), WeightFormat("fp8_e4m3", 128, wide=True)),
         (mxfp4(), WeightFormat("fp4_e2m1", 32, "e8m0")),
         (mxfp4(method="compressed-tensors"), WeightFormat("fp4_e2m1", 32, "e8m0", wide=True)),
+        (bitnet("bitlinear"), WeightFormat("int4")),
+        (bitnet("autobitlinear"), WeightFormat("int4", 0, "bfloat16")),
+        (bitnet("autobitlinear", mode="online"), WeightFormat("int4")),
     ],
     ids=lambda value: value.name if isinstance(value, Format) else "",
 )
@@ -238,6 +244,12 @@ def test_fused_matrices_without_a_common_format_are_refused() -> None:
             },
             "format nvfp4-pack-quantized is not supported",
         ),
+        (BITNET | {"linear_class": "linear"}, 'linear_class = "linear"; it should be bitlinear or autobitlinear'),
+        (BITNET | {"quantization_mode": "late"}, 'quantization_mode = "late"; it should be online or offline'),
+        (BITNET | {"use_rms_norm": True}, "use_rms_norm = true; it should be false: norms within linear layers"),
+        (BITNET | {"modules_to_not_convert": 3}, "modules_to_not_convert = 3; it should be a list of names, or null"),
+        (BITNET | {"modules_to_not_convert": ["("]}, "it should be names of modules or patterns"),
+        (BITNET | {"modules_to_not_convert": []}, "it should be null, or a list with lm_head"),
     ],
     ids=lambda value: "" if isinstance(value, dict) else value,
 )
@@ -269,6 +281,27 @@ def test_a_g_idx_that_makes_no_groups_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="g_idx does not divide 256 columns into groups of 64"):
         found(tmp_path, format.settings, (16, 256))
+
+
+def test_weights_of_a_training_are_not_taken_for_ternary_ones(tmp_path: Path) -> None:
+    format = bitnet("autobitlinear", packed=False)
+    write(tmp_path, format.encode(weights(16, 256)) | {"weight": torch.full((16, 256), 0.5)})
+
+    matrix = found(tmp_path, format.settings, (16, 256))
+
+    with pytest.raises(ConfigError, match=r'not -1, 0 or 1.*set it to "online" in config.json'):
+        matrix.read(Files(), 0, 16)
+
+
+@pytest.mark.parametrize("skipped", ["layers.0.mlp", "up_proj", "model.layers.*", "model.layers.0.mlp.up_proj"])
+def test_bitnet_modules_that_are_not_converted_stay_floats(skipped: str, tmp_path: Path) -> None:
+    settings = BITNET | {"modules_to_not_convert": ["lm_head", skipped]}
+    write(tmp_path, {"weight": torch.ones(16, 256)})
+    quantized = quantization_of(Keys({"quantization_config": settings}, "config.json"), tmp_path)
+
+    find = find_coded(quantized, AS_IT_IS, read_tensors(tmp_path), tmp_path)
+
+    assert (find(MODULE, (16, 256)) is None) == (skipped != "layers.0.mlp")
 
 
 def test_zero_points_under_a_config_that_says_there_are_none_are_refused(tmp_path: Path) -> None:

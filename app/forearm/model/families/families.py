@@ -226,6 +226,7 @@ FAMILIES: dict[str, Family] = {
     "granite_swa": llama_like.granite_swa,
     "laguna": mixtures.laguna,
     "olmo_hybrid": hybrid.olmo_hybrid,
+    "bitnet": post_norm.bitnet,
     "mellum": mixtures.mellum,
     "aria_text": mixtures.aria,
     "aria": mixtures.aria,

@@ -1,4 +1,4 @@
-"""Families with a norm after each half of a layer, instead of the one before or in addition to it."""
+"""Families with norms elsewhere than Llama: after each half of a layer, or within it."""
 
 from __future__ import annotations
 
@@ -113,3 +113,12 @@ def hyperclovax(inputs: FamilyInputs) -> ModelConfig:
         return config
     names = {"post_attention_norm": "post_norm1", "post_mlp_norm": "post_norm2"}
     return replace(config, norm_placement="sandwich", names=config.names | names)
+
+
+def bitnet(inputs: FamilyInputs) -> ModelConfig:
+    """BitNet b1.58 2B4T: Llama with relu squared and norms before o and down (Wang et al. 2025, arXiv:2504.12285)."""
+    inputs = inputs.with_defaults(
+        hidden_act="relu2", num_key_value_heads=5, rms_norm_eps=1e-5, rope_theta=5e5, max_position_embeddings=2048
+    )
+    bias = inputs.keys.flag("attention_bias")
+    return decoder(inputs, sub_norm=True, qkv_bias=bias, o_bias=bias)

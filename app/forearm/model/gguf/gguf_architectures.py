@@ -35,6 +35,7 @@ NAMES = {
     **{f"conv_{part}": "shortconv.in_proj" for part in ("b", "c", "x")},
     # Latent attention; files of before 2025-04 have keys' and values' rows in one tensor.
     "q_down": "attn_q_a", "q_up": "attn_q_b", "kv_down": "attn_kv_a_mqa",
+    "attn_sub_norm": "attn_sub_norm", "ffn_sub_norm": "ffn_sub_norm",
 }  # fmt: skip
 _AFTER_ATTENTION = {"pre_mlp_norm": "post_attention_norm"}
 _ONE_NORM = {"pre_mlp_norm": "attn_norm"}
@@ -179,6 +180,11 @@ def _falcon(metadata: GgufMetadata, values: Values) -> str | None:
     return None
 
 
+def _bitnet(metadata: GgufMetadata, values: Values) -> str | None:
+    values["hidden_act"] = "silu" if metadata.architecture == "bitnet" else "relu2"
+    return None
+
+
 def _granite(metadata: GgufMetadata, values: Values) -> str | None:
     gguf_experts.granite_scales(metadata, values)
     return None
@@ -218,6 +224,8 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
     "gptneox": GgufArchitecture(("gpt_neox",), _gptneox),
     "jais2": GgufArchitecture(("jais2",)),
     "falcon": GgufArchitecture(("falcon",), _falcon),
+    "bitnet": GgufArchitecture(("bitnet",), _bitnet),  # llama.cpp's
+    "bitnet-b1.58": GgufArchitecture(("bitnet",), _bitnet),  # bitnet.cpp's, of BitNet b1.58 2B4T
     # with experts
     "qwen2moe": GgufArchitecture(("qwen2_moe",), gguf_experts.qwen2_moe),
     "qwen3moe": GgufArchitecture(("qwen3_moe",), gguf_experts.qwen3_moe),

@@ -12,6 +12,7 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import StoredTensor
 from forearm.model.families.keys import Keys, read_json, text_part
 from forearm.model.gguf.gguf_codes import gguf_matrices
+from forearm.model.quantization.bitnet import bitnet
 from forearm.model.quantization.codes import CheckpointTensors, Find
 from forearm.model.quantization.compressed_tensors import compressed_tensors
 from forearm.model.quantization.fp8 import fp8, mxfp4
@@ -160,6 +161,7 @@ def find_coded(
         "fp8": lambda: fp8(settings, stored),
         "fbgemm_fp8": lambda: fp8(settings, stored),
         "mxfp4": lambda: mxfp4(stored, wide),
+        "bitnet": lambda: bitnet(settings, stored, wide),
         "gguf": lambda: gguf_matrices(tensors, wide),
     }
     return make[method]()
