@@ -113,6 +113,13 @@ NormPlacement placement_of(const std::string& name) {
       {{"pre", NormPlacement::pre}, {"post", NormPlacement::post}, {"sandwich", NormPlacement::sandwich}});
 }
 
+std::optional<IndexerKind> indexer_of(const py::handle& indexer) {
+  if (indexer.is_none()) return std::nullopt;
+  const auto size = [&indexer](const char* field) { return indexer.attr(field).cast<int64_t>(); };
+  return IndexerKind{size("heads"), size("head_dim"), size("chosen"), indexer.attr("interleaved").cast<bool>(),
+                     indexer.attr("shared").cast<bool>()};
+}
+
 LayerKind layer_of(const py::handle& layer) {
   const py::object mixer = layer.attr("mixer"), feed_forward = layer.attr("feed_forward"),
                    beside = layer.attr("beside");
@@ -143,7 +150,8 @@ LayerKind layer_of(const py::handle& layer) {
                             size("value"),
                             size("q_rank"),
                             mixer.attr("query_growth").cast<float>(),
-                            size("query_positions")};
+                            size("query_positions"),
+                            indexer_of(mixer.attr("indexer"))};
   else
     kind.mixer = attention_of(mixer);
   if (!beside.is_none()) kind.beside = mamba2_of(beside);

@@ -366,6 +366,8 @@ struct RopeTask {
 //   Blocks are zeroed when allocated to the process; what is stored beyond a context is finite.
 //   latent, if not 0: only keys are stored, and the value of a token is the first `latent` numbers of its key
 //   (multi-head latent attention: DeepSeek-AI 2024, arXiv:2405.04434); `values` is null.
+//   by_token: keys of a block are rows [32 tokens][head_dim] that attention cannot multiply; gather_keys packs those
+//   that it is to see.
 constexpr DType key_dtype(DType kv) { return is_fp8(kv) ? DType::int8 : kv; }
 constexpr bool has_scales(DType kv) { return !is_float(kv); }
 // The code of a token's largest magnitude: of fp8 1.75 * 2^6, which E4M3 and E5M2 have and codes of int8 are as large.
@@ -381,6 +383,7 @@ struct KvCache {
   DType dtype;
   int64_t head_dim;    // a multiple of 16; smaller heads are padded with zeros
   int64_t latent = 0;  // a multiple of 16, at most head_dim
+  bool by_token = false;
 
   int64_t value_dim() const { return latent ? latent : head_dim; }
 };
@@ -397,6 +400,36 @@ struct KvWriteTask {
   int64_t head_dim;
   int64_t kv_head;
   const int32_t* slots;
+};
+
+// Packs keys of one kv head from a cache by token, so that the attention of a token sees those that were chosen for it.
+//   from    by token, of `blocks`, as AttendTask's; to: packed, of the same dtype and head_dim, its block i at i
+//   chosen  the key that becomes key i of `to`; null: key i itself
+// Packs i in [begin, end), begin a multiple of 32, and zeros up to the end of the last block.
+struct GatherTask {
+  KvCache from, to;
+  const int32_t* blocks;
+  int64_t kv_head;
+  const int32_t* chosen;
+  int64_t begin, end;
+};
+
+// The scores that keys are chosen by for one token (DeepSeek-AI 2025, DeepSeek-V3.2: the lightning indexer), of keys
+// [begin, end), begin a multiple of 64:
+//   scores[j] = sum over heads h, ascending, of weights[h] * max(0, q[h] . key[j])
+//   cache    keys alone, of one head; blocks: as AttendTask's
+//   q        float [heads][head_dim], rounded as attention's is; weights: float [heads]
+//   scores   readable and writable up to the end of the last pair of blocks
+// `scratch` as attend's, of attend_scratch_bytes(cache.head_dim).
+struct IndexTask {
+  KvCache cache;
+  const int32_t* blocks;
+  const float* q;
+  const float* weights;
+  int64_t heads, head_dim;
+  int64_t begin, end;
+  float* scores;
+  void* scratch;
 };
 
 // What attention adds to the score of a head's query at position i and a key at position j, by distance j - i.
@@ -669,6 +702,8 @@ struct Kernels {
   int64_t (*attend_scratch_bytes)(int64_t head_dim_padded);
   void (*attend)(const AttendTask&);
   void (*merge)(const MergeTask&);
+  void (*gather_keys)(const GatherTask&);
+  void (*index_scores)(const IndexTask&);
   void (*route)(const RouteTask&);
   void (*combine)(const CombineTask&);
   void (*short_conv)(const ShortConvTask&);

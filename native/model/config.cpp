@@ -59,6 +59,24 @@ void check_delta(const GatedDeltaKind& delta) {
   in_range("rank of a delta rule's gates", delta.gate_rank, 0, kLargest);
 }
 
+void check_indexer(const Config& c, const LatentKind& latent, size_t layer) {
+  const IndexerKind& own = *latent.indexer;
+  in_range("heads of an indexer", own.heads, 1, 4096);
+  in_range("numbers of an indexer's head", own.head_dim, kPanel, 4096);
+  if (own.head_dim % kPanel != 0)
+    refuse("numbers of an indexer's head are " + std::to_string(own.head_dim) + "; not a multiple of 16");
+  in_range("keys that an indexer chooses", own.chosen, 1, INT32_MAX / 2);
+  if (!latent.q_rank || !latent.rope || own.head_dim < latent.rotary)
+    refuse("an indexer needs a latent of queries, and rotated numbers that fit its heads");
+  if (own.shared && layer == 0) refuse("the first layer has no keys to share that an earlier one has chosen");
+  for (const LayerKind& one : c.layers) {
+    const auto* other = one.mixer_as<LatentKind>();
+    if (!other || !other->indexer || other->indexer->chosen != own.chosen || other->indexer->heads != own.heads ||
+        other->indexer->head_dim != own.head_dim)
+      refuse("all layers must have indexers of the same sizes");
+  }
+}
+
 void check_latent(const Config& c, const LatentKind& latent) {
   in_range("rank of a latent", latent.rank, kPanel, kLargest);
   if (latent.rank % kPanel != 0)
@@ -131,7 +149,10 @@ void check_layers(const Config& c) {
       in_range("width of a short convolution", conv->width, 2, 64);
     if (const auto* mamba = layer.mamba2()) check_mamba2(*mamba);
     if (const auto* delta = layer.mixer_as<GatedDeltaKind>()) check_delta(*delta);
-    if (const auto* latent = layer.mixer_as<LatentKind>()) check_latent(c, *latent);
+    if (const auto* latent = layer.mixer_as<LatentKind>()) {
+      check_latent(c, *latent);
+      if (latent->indexer) check_indexer(c, *latent, &layer - c.layers.data());
+    }
     const bool before = c.placement(i) == NormPlacement::pre && c.norm_residual == NormResidual::none;
     if ((layer.beside || !layer.mixes() || !layer.feed_forward) && (!before || c.parallel_residual))
       refuse("layers of one half, or of two mixers, need norms that stand before each half alone");
@@ -201,7 +222,7 @@ bool Config::attends(size_t layer) const {
 
 HeadShape Config::head_shape(size_t layer) const {
   if (const auto* latent = layers[layer].mixer_as<LatentKind>())
-    return {heads, kv_heads, head_dim, true, false, 0, latent->rank};
+    return {heads, kv_heads, head_dim, true, false, 0, latent->rank, latent->indexer ? latent->indexer->chosen : 0};
   const auto& own = *layers[layer].mixer_as<AttentionKind>();
   const int64_t dim = own.head_dim ? own.head_dim : head_dim;
   return {own.heads ? own.heads : heads,

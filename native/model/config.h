@@ -46,6 +46,7 @@ struct HeadShape {
   bool keys, values;   // the layer projects keys, and values of their own
   int64_t gates;       // and so many gates of a head's results: none, 1, or one for each number
   int64_t latent = 0;  // the first numbers of a key that are its value; 0: values have a cache of their own
+  int64_t chosen = 0;  // the most keys that a query sees, chosen for it; 0: all
 
   int64_t group() const { return heads / kv_heads; }
   int64_t value_dim() const { return latent ? latent : head_dim; }
@@ -71,6 +72,14 @@ struct Mamba2Kind {
   int64_t channels() const { return inner() + 2 * groups * state_dim; }  // of the convolution: x, b and c
 };
 
+// The indexer of sparse attention: Indexer of app/forearm/model/families/config.py.
+struct IndexerKind {
+  int64_t heads, head_dim;
+  int64_t chosen;       // keys that a query attends to
+  bool interleaved;     // its rope, whose angles are the layer's
+  bool shared = false;  // the layer attends to the keys that an earlier layer has chosen
+};
+
 // Multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434). The cache has one vector of rank + rotary numbers
 // for each token: the latent, from which every head's keys and values follow, and a rotated key that all heads share.
 // So Config::kv_heads is 1 and head_dim rank + rotary.
@@ -82,6 +91,7 @@ struct LatentKind {
   int64_t q_rank = 0;         // of the latent of queries; 0: queries are projected at once
   float query_growth = 0.0f;  // AttentionKind's
   int64_t query_positions = 0;
+  std::optional<IndexerKind> indexer = std::nullopt;  // none: queries see all keys
 
   int64_t query_dim() const { return plain + rotary; }
 };

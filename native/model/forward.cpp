@@ -41,6 +41,7 @@ void Forward::run(const Batch& batch) {
   if (batch.tokens == 0) return;
   step_.begin(batch);
   attention_.plan();
+  latent_attention_.plan();
   step_.pool.run([this](int member) { walk({member, step_.batch().tokens}); });
 }
 

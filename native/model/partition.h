@@ -119,6 +119,14 @@ struct LatentColumns {
         end(latent + round_up(kind.rank + kind.rotary, kPanel)) {}
 };
 
+// The columns of an indexer's joint matrix: keys at 0, and the weight of each head.
+struct IndexColumns {
+  int64_t weights, end;
+
+  explicit IndexColumns(const IndexerKind& kind)
+      : weights(round_up(kind.head_dim, kPanel)), end(weights + round_up(kind.heads, kPanel)) {}
+};
+
 // Heads that end where a panel of the queries, keys or values ends. Once all their columns are computed, the member
 // that computed the last ones normalizes, rotates and stores them. `kv` heads have columns in both keys and values, if
 // the layer projects both.

@@ -5,6 +5,7 @@
 
 #include "model/mixers/distance_embeddings.h"
 #include "model/mixers/gated_delta.h"
+#include "model/mixers/indexer.h"
 #include "model/partition.h"
 #include "sampling/sampler.h"
 
@@ -51,6 +52,8 @@ namespace {
 // Upper bound of the partial results of attention: enough for Llama-8B's heads, a million tokens of context and 8
 // threads.
 constexpr int64_t kMostPartialFloats = int64_t{16} << 20;
+// Upper bound of the scores of an indexer's rows that are computed at once, if one row's are not more.
+constexpr int64_t kMostScores = int64_t{16} << 20;
 // Upper bounds, over all tiers, of a thread's scratch for attend, and for gemm by k (tests/unit/engine/test_fit.py).
 constexpr int64_t kMostAttendBytes = 512 << 10;
 constexpr int64_t most_gemm_bytes(int64_t k) { return 2 * kPanel * round_up(k, 64); }
@@ -113,7 +116,7 @@ int64_t mixer_scratch_floats(const Config& c, const Limits& limits) {
   int64_t most = DistanceEmbeddings::scratch_floats(c, limits);
   for (const LayerKind& layer : c.layers)
     if (const auto* delta = layer.mixer_as<GatedDeltaKind>()) most = std::max(most, GatedDelta::scratch_floats(*delta));
-  return most;
+  return std::max(most, Indexer::scratch_floats(c, limits));
 }
 
 }  // namespace
@@ -261,6 +264,7 @@ int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int th
   cut_gates = carver.floats(cut ? std::min(tokens, kCutRows) : 0, cut);
   carve_sites(carver, limits);
   carve_latent(carver, c, limits);
+  carve_index(carver, c, limits, threads);
   carve_experts(carver, limits, threads);
   beside_experts = carver.floats(experts.apart ? tokens : 0, c.hidden);
   distances = carver.take<float>(DistanceEmbeddings::kept_floats(c) * 4);
@@ -312,6 +316,23 @@ void Scratch::carve_latent(Carver& carver, const Config& c, const Limits& limits
   inner.raw = carver.floats(inner.prepares ? rows : 0, inner.shared.columns());
   for (Inputs& own : inner.own) carver.take(own, kOwnRows);
   for (Inputs& own : by_head.own) carver.take(own, kHeadRows);
+}
+
+void Scratch::carve_index(Carver& carver, const Config& c, const Limits& limits, int threads) {
+  const LatentKind* latent = c.latent();
+  const IndexerKind* indexer = latent && latent->indexer ? &*latent->indexer : nullptr;
+  const int64_t tokens = indexer ? round_up(limits.step_tokens, 2) : 0;
+  const int64_t scores = Indexer::scratch_floats(c, limits);
+  index_in = carver.floats(tokens, indexer ? IndexColumns(*indexer).end : 0);
+  index_queries = carver.floats(tokens, indexer ? indexer->heads * indexer->head_dim : 0);
+  index_rows = scores ? std::clamp<int64_t>(kMostScores / scores, 1, tokens) : 0;
+  index_scores = carver.floats(index_rows, scores);
+  const int64_t most = indexer ? round_up(indexer->chosen, kBlockTokens) : 0;
+  chosen_stride_ = most;
+  chosen_ = carver.take<int32_t>(scores ? tokens * most * 4 : 0);
+  own_gathered_bytes_ = most / kBlockTokens * kv_head_bytes(limits.kv_dtype, round_up(c.head_dim, kPanel));
+  own_gathered_ = carver.take_each(threads, own_gathered_bytes_);
+  gathered_blocks = carver.take<int32_t>(most / kBlockTokens * 4);
 }
 
 void Scratch::carve_sites(Carver& carver, const Limits& limits) {

@@ -123,6 +123,17 @@ class Scratch {
   Site inner;        // [step_tokens, q_rank or gate_rank]: the latent of queries, or of a delta rule's gates
   Site by_head;      // each member's own kHeadRows rows of one head
 
+  // Of an indexer, no rows without it.
+  Operand index_in;          // [step_tokens, IndexColumns], f32_rows
+  Operand index_queries;     // [step_tokens, heads * head_dim], f32_rows
+  Operand index_scores;      // [rows that are scored at once, max_model_len], f32_rows
+  int64_t index_rows;        // of it
+  int32_t* gathered_blocks;  // the blocks of gathered keys: 0, 1, .. (Indexer)
+  // The keys that were chosen for a row of the step, ascending.
+  int32_t* chosen_keys(int64_t row) const { return chosen_ + row * chosen_stride_; }
+  // A member's own packed keys.
+  char* gathered(int member) const { return own_gathered_ + member * own_gathered_bytes_; }
+
   // Of experts (ExpertSizes). Each member has its own copies of the routes of up to kOwnRows rows.
   struct Routes {
     int32_t* chosen;  // [rows, slots]: the experts of a row
@@ -165,11 +176,15 @@ class Scratch {
   int64_t carve(char* base, const Config& config, const Limits& limits, int threads);
   void carve_sites(Carver& carver, const Limits& limits);
   void carve_latent(Carver& carver, const Config& config, const Limits& limits);
+  void carve_index(Carver& carver, const Config& config, const Limits& limits, int threads);
   int64_t own_routes_bytes() const { return round_up(kOwnRows * experts.slots * 4, 128); }
   void carve_experts(Carver& carver, const Limits& limits, int threads);
   void need(const Config& config, const Limits& limits, const std::vector<MatrixInput>& inputs, int64_t padded_head_dim,
             int threads);
 
+  int32_t* chosen_;
+  int64_t chosen_stride_, own_gathered_bytes_;
+  char* own_gathered_;
   char *own_row_, *own_attend_, *own_gemm_, *own_sampler_, *own_mixer_, *own_route_, *own_routes_;
   float* own_results_;
   int64_t own_row_bytes_, own_attend_bytes_, own_gemm_bytes_ = 0, own_sampler_bytes_, own_mixer_bytes_,

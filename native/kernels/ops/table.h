@@ -3,6 +3,7 @@
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/ops/attention/attention.h"
+#include "kernels/ops/attention/chosen_keys.h"
 #include "kernels/ops/attention/kv_write.h"
 #include "kernels/ops/experts/combine.h"
 #include "kernels/ops/experts/route.h"
@@ -40,6 +41,8 @@ constexpr Kernels table_of(const char* tier, bool scales_halves = false) {
   table.attend_scratch_bytes = attend_scratch_bytes;
   table.attend = attend;
   table.merge = merge;
+  table.gather_keys = gather_keys;
+  table.index_scores = index_scores;
   table.route = route;
   table.combine = combine;
   table.short_conv = short_conv;

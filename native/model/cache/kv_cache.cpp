@@ -14,6 +14,11 @@ DType checked(DType dtype) {
   return dtype;
 }
 
+// One head's keys alone, as those of a latent are.
+HeadShape index_shape(const IndexerKind& indexer) {
+  return {indexer.heads, 1, indexer.head_dim, true, false, 0, indexer.head_dim};
+}
+
 }  // namespace
 
 KvBlocks::KvBlocks(const Config& c, DType dtype, const Ranks& ranks)
@@ -27,6 +32,10 @@ KvBlocks::KvBlocks(const Config& c, DType dtype, const Ranks& ranks)
     const bool own = c.attends(i) && !shares && (!c.pooled || caches_.empty());
     place_.push_back(own ? caches_.size() : shares ? place_[*attention->shared_from] : 0);
     if (own) add_cache(c.head_shape(i));
+    const auto* latent = c.layers[i].mixer_as<LatentKind>();
+    const bool indexed = latent && latent->indexer && !latent->indexer->shared;
+    index_place_.push_back(indexed ? caches_.size() : 0);
+    if (indexed) add_cache(index_shape(*latent->indexer));
   }
   // Blocks count tokens; a model without attention has some for nothing.
   if (caches_.empty()) add_cache({c.heads, c.kv_heads, c.head_dim, true, true, 0});
@@ -36,6 +45,7 @@ void KvBlocks::add_cache(const HeadShape& s) {
   LayerCache& own = caches_.emplace_back();
   own.padded_head_dim = round_up(s.head_dim, kPanel);
   own.latent = s.latent;
+  own.by_token = s.chosen > 0;
   own.head_bytes = kv_head_bytes(dtype_, own.padded_head_dim);
   own.before = rank_bytes_;
   const int64_t sides = s.latent ? 1 : 2;
@@ -84,7 +94,7 @@ KvCache KvBlocks::cache(const LayerCache& own, int64_t kv_head) const {
   // The parts of the ranks before are at least one block's heads long, so this address still lies in the region.
   char* keys = region_.data() + rank_at_[rank] + blocks_ * own.before[rank] - heads.begin * own.head_bytes;
   char* values = own.latent ? nullptr : keys + blocks_ * block_bytes;
-  return {keys, values, block_bytes, own.head_bytes, dtype_, own.padded_head_dim, own.latent};
+  return {keys, values, block_bytes, own.head_bytes, dtype_, own.padded_head_dim, own.latent, own.by_token};
 }
 
 void KvBlocks::clear(int64_t block, int rank) const {

@@ -1,7 +1,8 @@
 // The paged KV cache of all layers: blocks of 32 tokens, zeroed by the system, packed as kernels.h defines. For models
 // whose prompts are computed whole, no layer's keys are read after its attention, so all layers share one cache. Layers
 // whose mixer is not attention have none, and those that share keys and values have that of the layer they read. Latent
-// attention has keys alone, of one head (KvCache::latent).
+// attention has keys alone, of one head (KvCache::latent); with an indexer they lie by token, and layers that choose
+// keys have those of the indexer beside them.
 //
 // Each rank has its own kv heads, whose memory begins at a huge page. A head's part of a block can be as small as 2 kB
 // (64 values of 8 bits), so a page with all heads would mix the heads of several ranks.
@@ -36,6 +37,8 @@ class KvBlocks {
   // One layer's cache for the rank of this head: [keys | values] of [block][kv head]. Heads are indexed from the
   // model's first head.
   KvCache layer(int64_t index, int64_t kv_head) const;
+  // The cache of the keys that a layer's indexer scores.
+  KvCache index(size_t layer) const { return cache(caches_[index_place_[layer]], 0); }
   // Zeroes the rank's heads of a block in all layers: its last user may have left an infinity or a NaN, and attention
   // multiplies values beyond a context by 0. The first call puts the pages on the caller's node.
   void clear(int64_t block, int rank) const;
@@ -44,6 +47,7 @@ class KvBlocks {
   // The cache of a layer.
   struct LayerCache {
     int64_t padded_head_dim, latent, head_bytes;
+    bool by_token;
     std::vector<Range> heads;     // by rank
     std::vector<int64_t> before;  // by rank: bytes of a block in the rank's caches before this one
     std::vector<int> rank_of;     // by kv head
@@ -59,6 +63,7 @@ class KvBlocks {
   const Ranks ranks_;
   std::vector<LayerCache> caches_;
   std::vector<size_t> place_;        // by layer: the index of its cache; 0 where it has none
+  std::vector<size_t> index_place_;  // and of its indexer's
   std::vector<int64_t> rank_bytes_;  // by rank: bytes of a block in all caches
   std::vector<int64_t> rank_at_;     // by rank: offset in the region
   int64_t bytes_per_block_ = 0;

@@ -23,11 +23,15 @@ AttentionPlan::AttentionPlan(const Config& c, size_t layer, const KvBlocks& kv, 
 
 void AttentionPlan::add_items(const Batch& b, const AttentionRows& rows) {
   const int64_t keys = both_ways_ ? b.start[rows.sequence + 1] - b.start[rows.sequence] : 0;
+  const int64_t seeing_all = tokens_that_see_all(b.position[rows.row], rows.tokens);
   for (int64_t i = 0; i < heads_.kv_heads * parts_; ++i) {
     const int64_t kv_head = i / parts_;
     const Range heads = share(heads_.group(), 1, i % parts_, parts_);
     // The last tokens attend to most keys; long work comes first, so that all members finish at about the same time.
-    for (int64_t end = rows.tokens; end > 0; end -= std::min(end, kItemTokens)) {
+    for (int64_t token = rows.tokens - 1; token >= seeing_all; --token)
+      items_.push_back({rows.row + token, 1, rows.out_row + token, heads_.chosen - 1, b.block_start[rows.sequence],
+                        kv_head, heads.begin, heads.size(), keys, 0, true});
+    for (int64_t end = seeing_all; end > 0; end -= std::min(end, kItemTokens)) {
       const int64_t begin = end - std::min(end, kItemTokens), row = rows.row + begin;
       items_.push_back({row, end - begin, rows.out_row + begin, b.position[row], b.block_start[rows.sequence], kv_head,
                         heads.begin, heads.size(), keys, 0});
@@ -35,11 +39,20 @@ void AttentionPlan::add_items(const Batch& b, const AttentionRows& rows) {
   }
 }
 
+// The first tokens of a sequence's rows, which have no more keys than can be chosen.
+int64_t AttentionPlan::tokens_that_see_all(int64_t position, int64_t tokens) const {
+  return heads_.chosen ? std::clamp<int64_t>(heads_.chosen - position, 0, tokens) : tokens;
+}
+
 // With few sequences, the heads of a latent are divided, so that all members have work. That changes no result: rows
 // are computed each by itself.
 void AttentionPlan::cut_groups(const Batch& b) {
   int64_t items = 0;
-  for (int64_t s = 0; s < b.sequences; ++s) items += (b.start[s + 1] - b.start[s] + kItemTokens - 1) / kItemTokens;
+  for (int64_t s = 0; s < b.sequences; ++s) {
+    const int64_t tokens = b.start[s + 1] - b.start[s];
+    const int64_t seeing_all = tokens_that_see_all(b.position[b.start[s]], tokens);
+    items += (seeing_all + kItemTokens - 1) / kItemTokens + tokens - seeing_all;
+  }
   const int64_t most = (heads_.group() + kItemHeads - 1) / kItemHeads;
   parts_ = heads_.latent ? std::clamp<int64_t>((threads_ + items - 1) / items, 1, most) : 1;
 }

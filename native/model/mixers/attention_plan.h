@@ -22,6 +22,7 @@ struct AttentionItem {
   int64_t head, heads;  // query heads of the kv head's group
   int64_t keys;         // keys of the whole prompt if attention is bidirectional; 0: it is causal
   int64_t partials;     // of a split item: offset of its partial results, in floats
+  bool chosen = false;  // one token whose keys were chosen: first_position is that of the last one among them
 
   // The end of the chunks that any of the tokens attends to.
   int64_t chunk_end(int64_t window) const {
@@ -69,6 +70,7 @@ class AttentionPlan {
   void add_items(const Batch& batch, const AttentionRows& rows);
   void divide();
   void cut_groups(const Batch& batch);
+  int64_t tokens_that_see_all(int64_t position, int64_t tokens) const;
 
   const KvBlocks& kv_;
   const size_t layer_;

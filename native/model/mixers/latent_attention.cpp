@@ -27,7 +27,12 @@ float* floats(const Operand& rows, int64_t row, int64_t column) {
 }  // namespace
 
 LatentAttention::LatentAttention(const Weights& weights, const KvBlocks& kv, const Attention& attention, Step& step)
-    : config_(step.config), weights_(weights), kv_(kv), attention_(attention), step_(step) {
+    : config_(step.config),
+      weights_(weights),
+      kv_(kv),
+      attention_(attention),
+      step_(step),
+      indexer_(weights, kv, step) {
   for (size_t i = 0; i < config_.layers.size(); ++i) {
     LayerMatrices& own = layers_.emplace_back();
     if (!config_.layers[i].mixer_as<LatentKind>()) continue;
@@ -51,8 +56,10 @@ const Norm* LatentAttention::mix(StepWalk& w, size_t layer, const Norm* add) {
   task.scale = 1.0f;
   task.out = step_.scratch.mixer_in;
   step_.multiply(w, *m.in, task);
+  if (indexer_.has(layer)) indexer_.project(w, layer, m.in->matrix, task.a);
   step_.barrier(w);
   store_latents(w, layer);
+  if (indexer_.has(layer)) indexer_.store_keys(w, layer);
   step_.barrier(w);
   if (m.q) project_queries(w, layer);
   absorb(w, layer);
@@ -61,6 +68,7 @@ const Norm* LatentAttention::mix(StepWalk& w, size_t layer, const Norm* add) {
     grow(w, kind(layer));
     step_.barrier(w);
   }
+  if (indexer_.has(layer)) indexer_.choose(w, layer);
   attend(w, layer);
   if (layer + 1 == layers_.size()) step_.keep_logit_rows(w);
   step_.barrier(w);
@@ -109,6 +117,7 @@ void LatentAttention::project_queries(StepWalk& w, size_t layer) {
   task.scale = 1.0f;
   task.out = step_.scratch.queries;
   step_.multiply(w, q, task);
+  if (indexer_.has(layer)) indexer_.project_queries(w, layer, q.matrix, task.a);
   step_.barrier(w);
 }
 

@@ -22,17 +22,21 @@
 #include <vector>
 
 #include "model/mixers/attention.h"
+#include "model/mixers/indexer.h"
 
 namespace forearm {
 
 class LatentAttention {
  public:
   // Phases handed out task by task: rows and multiplication three times, products of heads twice, and attention.
-  static constexpr int64_t kPhases = 9;
+  static constexpr int64_t kPhases = 9 + Indexer::kPhases;
 
   // All arguments must outlive this. `attention` has the step's plan, rotary angles and slots. Throws
   // std::invalid_argument if a layer's matrix is missing or has a wrong size.
   LatentAttention(const Weights& weights, const KvBlocks& kv, const Attention& attention, Step& step);
+
+  // Plans the step's batch; by one thread, before the walk.
+  void plan() { indexer_.plan(); }
 
   // See Attention::mix.
   const Norm* mix(StepWalk& w, size_t layer, const Norm* add);
@@ -61,6 +65,7 @@ class LatentAttention {
   const Attention& attention_;
   Step& step_;
   std::vector<LayerMatrices> layers_;
+  Indexer indexer_;
 };
 
 }  // namespace forearm

@@ -17,6 +17,22 @@ void each_slot(const Batch& batch, Range rows, const Visit& visit) {
   }
 }
 
+// Replaces the task's cache, which lies by token, by packed keys of its own: those of the task's chunks, chosen or all.
+void gather(int member, const Step& step, const AttentionItem& item, AttendTask& task) {
+  const Scratch& s = step.scratch;
+  const int64_t keys = task.first_position + task.token_end;
+  KvCache own = task.cache;
+  own.by_token = false;
+  own.keys = s.gathered(member);
+  own.block_bytes = own.head_bytes;
+  const int32_t* chosen = item.chosen ? s.chosen_keys(item.row) : nullptr;
+  step.kernel.gather_keys({task.cache, own, task.blocks, item.kv_head, chosen, task.chunk_begin * kChunkTokens,
+                           std::min(task.chunk_end * kChunkTokens, keys)});
+  own.keys -= item.kv_head * own.head_bytes;
+  task.cache = own;
+  task.blocks = s.gathered_blocks;
+}
+
 void attend_piece(int member, const Step& step, const KvBlocks& kv, const AttentionPlan& plan, size_t layer,
                   AttendTask task, const AttentionWork& work, const DistanceEmbeddings* distances) {
   const AttentionItem& item = plan.item(work);
@@ -42,6 +58,7 @@ void attend_piece(int member, const Step& step, const KvBlocks& kv, const Attent
     if (distances) task.key_bias = distances->terms(member, layer, item, keys);
   };
   if (!work.split) {
+    if (task.cache.by_token) gather(member, step, item, task);
     add_terms();
     return step.kernel.attend(task);
   }
@@ -53,6 +70,7 @@ void attend_piece(int member, const Step& step, const KvBlocks& kv, const Attent
   task.chunk_begin = work.chunk;
   task.chunk_end = work.chunk + 1;
   task.partials = partials + work.chunk * stride;
+  if (task.cache.by_token) gather(member, step, item, task);
   add_terms();
   step.kernel.attend(task);
   if (!plan.finish_chunk(work, chunks)) return;

@@ -13,7 +13,7 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.checkpoint.vector_names import VECTORS, layer_name, norm_vectors, vectors
 from forearm.model.families.config import LatentAttention, ModelConfig
-from forearm.model.families.latent import KIMI_COMPUTED
+from forearm.model.families.hybrid import KIMI_COMPUTED
 from forearm.model.families.matrices import MatrixPart, MatrixSpec, matrices
 
 # Prefixes of a model's tensors: a causal model, multimodal ones (transformers 5, then 4), encoders, a bare model.

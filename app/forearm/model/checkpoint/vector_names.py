@@ -187,10 +187,13 @@ _RECURRENCE = {
 
 
 def _latent(layer: str, at: str, names: Mapping[str, str], own: LatentAttention) -> Iterator[TensorPart]:
-    """Yield the norms of both latents."""
+    """Yield the norms of both latents, and of an indexer's keys."""
     for name, rank, stored in (("q_norm", own.q_rank, "q_a_layernorm"), ("k_norm", own.rank, "kv_a_layernorm")):
         if rank:
             yield from norm_vectors(f"{layer}.{name}", f"{at}.{names.get(name, f'self_attn.{stored}')}", rank, False)
+    if own.indexer and not own.indexer.shared:
+        stored = names.get("index_norm", "self_attn.indexer.k_norm")
+        yield from norm_vectors(f"{layer}.index_norm", f"{at}.{stored}", own.indexer.head_dim, True)
 
 
 def _head_norms(config: ModelConfig, mixer: Attention, layer: str, at: str) -> Iterator[TensorPart]:

@@ -54,6 +54,23 @@ class Attention:
 
 
 @dataclass(frozen=True)
+class Indexer:
+    """What chooses the keys that a token attends to (DeepSeek-AI 2025, DeepSeek-V3.2: sparse attention).
+
+    A token sees the `chosen` keys before it whose scores are the largest, and all if it has no more. A score is the sum
+    over `heads` heads of head_dim numbers of weight * max(0, query . key); queries are made of the latent of queries,
+    keys and weights of the residual. interleaved: its rope, with the angles of the layer. shared: the layer has no
+    indexer, but sees the keys that the last layer with one has chosen (GLM-5.2).
+    """
+
+    heads: int
+    head_dim: int
+    chosen: int
+    interleaved: bool = False
+    shared: bool = False
+
+
+@dataclass(frozen=True)
 class LatentAttention:
     """A mixer: multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434).
 
@@ -62,6 +79,7 @@ class LatentAttention:
     plain, rotary: numbers of a query head that are not rotated, and that are. value: numbers of a value head.
     q_rank: rank of the latent that queries are made of; 0: they are made of the residual.
     query_growth, query_positions: as of Attention, with query_first 0 (Mistral 4).
+    indexer: chooses the keys that are seen; None: all are.
     """
 
     rope: int | None  # None: nothing is rotated (Kimi Linear)
@@ -72,6 +90,7 @@ class LatentAttention:
     q_rank: int = 0
     query_growth: float = 0.0
     query_positions: int = 0
+    indexer: Indexer | None = None
 
 
 Mixer = Attention | ShortConv | Mamba2 | GatedDelta | LatentAttention
@@ -274,9 +293,10 @@ class ModelConfig:
     @property
     def layers_stand_alone(self) -> bool:
         """True if a layer can be computed by itself: it has the model's kv heads, and hands on the residual alone."""
+        shares = any(isinstance(layer.mixer, LatentAttention) and layer.mixer.indexer for layer in self.layers)
         mixers = [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention)]
         own = any(m.kv_heads or m.head_dim or m.keys_as_values or m.shared_from is not None for m in mixers)
-        return self.norm_residual == "none" and not own and not self.per_layer
+        return self.norm_residual == "none" and not own and not shares and not self.per_layer
 
     @property
     def has_states(self) -> bool:

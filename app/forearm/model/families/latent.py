@@ -1,23 +1,19 @@
-"""Families with multi-head latent attention: DeepSeek V2, V3 and R1, GLM-4.7-Flash, MiniCPM3, Kimi Linear.
+"""Families with multi-head latent attention: DeepSeek V2, V3, R1 and V3.2, GLM-4.7-Flash and GLM-5, MiniCPM3.
 
 The norms of latents have an epsilon of 1e-6 in all of them, whatever rms_norm_eps is (native/model/mixers).
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from forearm.model.families.config import Experts, FeedForward, LatentAttention, ModelConfig, Rope
+from forearm.model.families.config import Experts, FeedForward, Indexer, LatentAttention, ModelConfig, Rope
 from forearm.model.families.decoder import FamilyInputs, activation, decoder, flat_rope, positions
 from forearm.model.families.experts import SHARED_EXPERTS, routed
-from forearm.model.families.hybrid import kinds_of
 from forearm.model.families.keys import Keys
-from forearm.model.families.recurrences import GatedDelta
-from forearm.model.families.switches import FULL
 
 
 def deepseek_v2(inputs: FamilyInputs) -> ModelConfig:
@@ -31,7 +27,7 @@ def deepseek_v2(inputs: FamilyInputs) -> ModelConfig:
         raise keys.wrong("norm_topk_prob", "false: transformers scales weights instead")
     groups, kept = _v2_groups(keys)
     experts = _experts(inputs, groups=groups, groups_kept=kept, group_best=1)
-    return _latent(inputs, _layers(inputs, experts, keys.integer("first_k_dense_replace")), interleaved=True)
+    return with_latents(inputs, _layers(inputs, experts, keys.integer("first_k_dense_replace")), interleaved=True)
 
 
 def deepseek_ocr2(inputs: FamilyInputs) -> ModelConfig:
@@ -42,7 +38,7 @@ def deepseek_ocr2(inputs: FamilyInputs) -> ModelConfig:
     )  # fmt: skip
     keys = inputs.keys
     groups, kept = _v2_groups(keys)
-    layers = _listed(inputs, _experts(inputs, groups=groups, groups_kept=kept, group_best=1))
+    layers = listed_layers(inputs, _experts(inputs, groups=groups, groups_kept=kept, group_best=1))
     bias = keys.flag("attention_bias")
     return decoder(inputs, feed_forwards=layers, qkv_bias=bias, o_bias=bias, names=SHARED_EXPERTS)
 
@@ -64,9 +60,9 @@ def deepseek_v3(inputs: FamilyInputs) -> ModelConfig:
         n_routed_experts=256, n_shared_experts=1, moe_intermediate_size=2048, num_experts_per_tok=8, n_group=8,
         topk_group=4, norm_topk_prob=True, routed_scaling_factor=2.5, first_k_dense_replace=3,
     )  # fmt: skip
-    return _latent(
+    return with_latents(
         inputs,
-        _layers(inputs, _corrected(inputs), inputs.keys.integer("first_k_dense_replace")),
+        listed_layers(inputs),
         interleaved=inputs.keys.flag("rope_interleave", True),
     )
 
@@ -78,7 +74,59 @@ def glm4_moe_lite(inputs: FamilyInputs) -> ModelConfig:
         n_routed_experts=64, n_shared_experts=1, moe_intermediate_size=1536, num_experts_per_tok=4, n_group=1,
         topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.8, first_k_dense_replace=1, rms_norm_eps=1e-5,
     )  # fmt: skip
-    return _latent(inputs, _listed(inputs), interleaved=inputs.keys.flag("rope_interleave", True))
+    return with_latents(inputs, listed_layers(inputs), interleaved=inputs.keys.flag("rope_interleave", True))
+
+
+def deepseek_v32(inputs: FamilyInputs) -> ModelConfig:
+    """DeepSeek V3.2: DeepSeek V3 whose tokens attend to the keys that an indexer chooses."""
+    inputs = inputs.with_defaults(index_topk=2048, index_head_dim=128, index_n_heads=64)
+    return _indexed(inputs, deepseek_v3(inputs), interleaved=False)
+
+
+def glm_moe_dsa(inputs: FamilyInputs) -> ModelConfig:
+    """GLM-5: GLM-4.7-Flash with an indexer, whose choice the layers behind it may share (GLM-5.2)."""
+    inputs = inputs.with_defaults(
+        q_lora_rank=2048, n_routed_experts=256, moe_intermediate_size=2048, num_experts_per_tok=8,
+        routed_scaling_factor=2.5, first_k_dense_replace=3, index_topk=2048, index_head_dim=128, index_n_heads=32,
+    )  # fmt: skip
+    return _indexed(inputs, glm4_moe_lite(inputs), interleaved=True)
+
+
+def _indexed(inputs: FamilyInputs, config: ModelConfig, *, interleaved: bool) -> ModelConfig:
+    """Return the model with an indexer in each layer, or a share in the one of an earlier layer."""
+    keys = inputs.keys
+    heads, head_dim, chosen = (keys.integer(f"index_{size}") for size in ("n_heads", "head_dim", "topk"))
+    rotary = keys.integer("qk_rope_head_dim")
+    if not 0 < head_dim <= 4096 or head_dim % 16 or head_dim < rotary:
+        raise keys.wrong("index_head_dim", f"a multiple of 16 from qk_rope_head_dim ({rotary}) to 4096")
+    for key, size in (("index_n_heads", heads), ("index_topk", chosen)):
+        if size < 1:
+            raise keys.wrong(key, "at least 1")
+    if any(kind != "indexed_attention" for kind in keys.get("layer_types") or ()):
+        raise keys.wrong("layer_types", "indexed_attention for each layer")
+    if not keys.optional_integer("q_lora_rank"):
+        raise keys.wrong("q_lora_rank", "a rank: queries of the indexer are made of this latent")
+    indexer = Indexer(heads, head_dim, chosen, interleaved)
+    mixers = [
+        replace(cast("LatentAttention", layer.mixer), indexer=replace(indexer, shared=shared))
+        for layer, shared in zip(config.layers, _shares(keys, len(config.layers)), strict=True)
+    ]
+    layers = (replace(layer, mixer=mixer) for layer, mixer in zip(config.layers, mixers, strict=True))
+    return replace(config, layers=tuple(layers))
+
+
+def _shares(keys: Keys, layers: int) -> list[bool]:
+    """Return for each layer whether it shares the choice of an earlier one."""
+    kinds, letters = keys.get("indexer_types"), keys.get("index_topk_pattern")
+    if kinds is None and isinstance(letters, str):
+        kinds = [{"F": "full", "S": "shared"}.get(letter) for letter in letters]
+    every, first = max(keys.integer("index_topk_freq", 1), 1), keys.integer("index_skip_topk_offset", 2)
+    if kinds is None:
+        kinds = letters or ["shared" if max(i - first + 1, 0) % every else "full" for i in range(layers)]
+    known = isinstance(kinds, list) and all(kind in ("full", "shared") for kind in kinds)
+    if not known or len(kinds) != layers or kinds[0] != "full":
+        raise keys.wrong("indexer_types", f"a list of {layers} times full or shared, the first one full")
+    return [kind == "shared" for kind in kinds]
 
 
 def mistral4(inputs: FamilyInputs) -> ModelConfig:
@@ -100,7 +148,7 @@ def mistral4(inputs: FamilyInputs) -> ModelConfig:
         groups_kept=_count(keys, "topk_group"),
     )  # fmt: skip
     layers = _layers(inputs, experts, keys.integer("first_k_dense_replace"))
-    config = _latent(inputs, layers, interleaved=keys.flag("rope_interleave", True))
+    config = with_latents(inputs, layers, interleaved=keys.flag("rope_interleave", True))
     beta = settings.number("llama_4_scaling_beta", 0.0)
     first = settings.integer("original_max_position_embeddings", 8192) if beta else 0
     mixer = replace(cast("LatentAttention", config.layers[0].mixer), query_growth=beta, query_positions=first)
@@ -119,80 +167,7 @@ def youtu(inputs: FamilyInputs) -> ModelConfig:
         kv_lora_rank=512, q_lora_rank=1536, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128,
         tie_word_embeddings=True,
     )  # fmt: skip
-    return _latent(inputs, [_dense(inputs)] * inputs.layers, interleaved=inputs.keys.flag("rope_interleave", True))
-
-
-def kimi_linear(inputs: FamilyInputs) -> ModelConfig:
-    """Kimi-Linear-48B-A3B: delta attention that forgets by channel, every fourth layer latent attention; experts."""
-    inputs = inputs.with_defaults(
-        kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128, num_experts=256,
-        num_shared_experts=1, moe_intermediate_size=1024, num_experts_per_token=8, num_expert_group=1, topk_group=1,
-        moe_renormalize=True, routed_scaling_factor=2.446, first_k_dense_replace=1, rms_norm_eps=1e-5,
-        model_max_length=1 << 20,
-    )  # fmt: skip
-    keys = inputs.keys
-    for key, only in (("mla_use_nope", True), ("moe_router_activation_func", "sigmoid")):
-        if keys.get(key) not in (None, only):
-            raise keys.wrong(key, f"{json.dumps(only)}: no other is computed")
-    if not keys.flag("use_grouped_topk", True) and keys.integer("num_expert_group") != 1:
-        raise keys.wrong("use_grouped_topk", "true where num_expert_group is not 1")
-    inputs = inputs.with_defaults(**{name: keys.get(own) for name, own in _KIMI_KEYS.items()})
-    config = _latent(inputs, _listed(inputs), interleaved=None, names=_KIMI_NAMES)
-    delta, kinds = _kimi_layers(inputs)
-    pairs = zip(config.layers, kinds, strict=True)
-    return replace(config, layers=tuple(one if kind == FULL else replace(one, mixer=delta) for one, kind in pairs))
-
-
-def _kimi_layers(inputs: FamilyInputs) -> tuple[GatedDelta, list[str]]:
-    """Return the delta attention, and the kind of each layer; the published file counts layers from 1."""
-    keys, layers = inputs.keys, inputs.layers
-    own = keys.object("linear_attn_config") or Keys({}, keys.source)
-    sizes = {
-        name: own.integer(name, keys.integer(key, default))
-        for name, key, default in (
-            ("num_heads", "linear_num_heads", 32), ("head_dim", "linear_head_dim", 128),
-            ("short_conv_kernel_size", "linear_conv_kernel_dim", 4),
-        )
-    }  # fmt: skip
-    for name, least, most in (("num_heads", 1, 4096), ("head_dim", 1, 4096), ("short_conv_kernel_size", 2, 64)):
-        if not least <= sizes[name] <= most:
-            raise own.wrong(name, f"{least} to {most}")
-    heads, dim, taps = sizes.values()
-    full, linear = own.get("full_attn_layers"), own.get("kda_layers")
-    kinds = [FULL if i and i % 4 == 0 else "linear_attention" for i in range(layers)]
-    if full is not None and linear is not None:
-        numbers = [*full, *linear] if isinstance(full, list) and isinstance(linear, list) else []
-        if not all(type(i) is int for i in numbers) or sorted(numbers) != list(range(1, layers + 1)):
-            raise own.wrong("kda_layers", f"with full_attn_layers the numbers 1 to {layers}, each once")
-        kinds = [FULL if i + 1 in full else "linear_attention" for i in range(layers)]
-    return GatedDelta(heads, heads, dim, dim, taps, gate_rank=dim), kinds_of(inputs, kinds, "linear_attention")
-
-
-_W = {"gate": "w1", "up": "w3", "down": "w2"}
-_KIMI_KEYS = {  # DeepSeek's keys under Kimi Linear's names
-    "n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts", "n_group": "num_expert_group",
-    "num_experts_per_tok": "num_experts_per_token", "norm_topk_prob": "moe_renormalize",
-    "max_position_embeddings": "model_max_length",
-}  # fmt: skip
-_KIMI_NAMES = {
-    "delta": "self_attn", "recurrence.gate_norm": "self_attn.o_norm.weight", "delta_b": "self_attn.b_proj",
-    "delta_out": "self_attn.o_proj", "router": "block_sparse_moe.gate",
-    "correction": "block_sparse_moe.gate.e_score_correction_bias",
-    **{f"delta_{part}": f"self_attn.{part}_proj" for part in "qkv"},
-    **{f"recurrence.conv_{part}": f"self_attn.{part}_conv1d.weight" for part in "qkv"},
-    **{f"delta_{part}_latent": f"self_attn.{module}_a_proj" for part, module in (("z", "g"), ("a", "f"))},
-    **{f"delta_{part}": f"self_attn.{module}_b_proj" for part, module in (("z", "g"), ("a", "f"))},
-    **{f"experts.{part}": f"block_sparse_moe.experts.{{expert}}.{w}" for part, w in _W.items()},
-    **{f"shared.{part}": f"block_sparse_moe.shared_experts.{part}_proj" for part in _W},
-}  # fmt: skip
-# The names that transformers computes Kimi Linear with, and writes if save_original_format is False.
-KIMI_COMPUTED = {
-    **{part: name.replace("block_sparse_moe.", "mlp.") for part, name in _KIMI_NAMES.items()},
-    **{f"recurrence.{name}": f"self_attn.forget_gate.{own}" for name, own in (("a_log", "A_log"), ("dt_bias",) * 2)},
-    "delta_a_latent": "self_attn.forget_gate.f_a_proj", "delta_a": "self_attn.forget_gate.f_b_proj",
-    "experts.gate": "mlp.experts.gate_up_proj[0]", "experts.up": "mlp.experts.gate_up_proj[1]",
-    "experts.down": "mlp.experts.down_proj",
-}  # fmt: skip
+    return with_latents(inputs, [_dense(inputs)] * inputs.layers, interleaved=inputs.keys.flag("rope_interleave", True))
 
 
 def minicpm3(inputs: FamilyInputs) -> ModelConfig:
@@ -204,7 +179,7 @@ def minicpm3(inputs: FamilyInputs) -> ModelConfig:
     keys, layers = inputs.keys, inputs.layers
     hidden = keys.integer("hidden_size")
     depth = keys.optional_number("scale_depth")
-    return _latent(
+    return with_latents(
         inputs,
         [_dense(inputs)] * layers,
         interleaved=False,
@@ -214,7 +189,7 @@ def minicpm3(inputs: FamilyInputs) -> ModelConfig:
     )
 
 
-def _latent(
+def with_latents(
     inputs: FamilyInputs, feed_forwards: Sequence[FeedForward | Experts], *, interleaved: bool | None, **differs: Any
 ) -> ModelConfig:
     """Return a Llama with latent attention. interleaved: rotated values 2i and 2i + 1 form a pair; None: no angles."""
@@ -258,7 +233,7 @@ def _layers(inputs: FamilyInputs, experts: Experts, dense: int) -> list[FeedForw
     return [_dense(inputs) if i < dense else experts for i in range(inputs.layers)]
 
 
-def _listed(inputs: FamilyInputs, experts: Experts | None = None) -> list[FeedForward | Experts]:
+def listed_layers(inputs: FamilyInputs, experts: Experts | None = None) -> list[FeedForward | Experts]:
     """Return layers of DeepSeek V3's experts, of which mlp_layer_types may name the dense ones."""
     keys, experts = inputs.keys, experts or _corrected(inputs)
     layers, kinds = _layers(inputs, experts, keys.integer("first_k_dense_replace")), keys.get("mlp_layer_types")

@@ -212,6 +212,15 @@ def _latent(config: ModelConfig, own: LatentAttention, at: str) -> Iterator[Matr
     yield MatrixSpec(f"{at}latent_in", joint, config.hidden, "mixer_in", config.qkv_bias)
     if own.q_rank:
         yield _single(f"{at}q_up", "self_attn.q_b_proj", query, own.q_rank, "mixer_inner")
+    if own.indexer and not own.indexer.shared:
+        indexer = own.indexer
+        chosen_by = (
+            MatrixPart(f"{at}index_k", "self_attn.indexer.wk", indexer.head_dim),
+            MatrixPart(f"{at}index_weights", "self_attn.indexer.weights_proj", indexer.heads),
+        )
+        yield MatrixSpec(f"{at}index_in", chosen_by, config.hidden, "router")
+        queries = indexer.heads * indexer.head_dim
+        yield _single(f"{at}index_q", "self_attn.indexer.wq_b", queries, own.q_rank, "mixer_inner")
     for name, rows, k in (("k_up", own.rank, own.plain), ("v_up", own.value, own.rank)):
         part = MatrixPart(f"{at}{name}", "self_attn.kv_b_proj", rows)
         yield MatrixSpec(part.name, (part,), k, "mixer_heads", experts=heads, active=heads)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from forearm.model.families.config import Attention, ModelConfig
-from forearm.model.families.decoder import FamilyInputs, decoder, ropes_by_layer_type, windows_of
+from forearm.model.families.decoder import FamilyInputs, activation, decoder, ropes_by_layer_type, windows_of
 from forearm.model.families.experts import routed
+from forearm.model.families.hybrid import LINEAR, gated_delta, kinds_of
 from forearm.model.families.llama_like import FUSED_GATE_UP, granite, with_glm_defaults
+from forearm.model.families.switches import FULL
 
 _POST_FEED_FORWARD = {"post_mlp_norm": "post_feedforward_layernorm"}
 
@@ -122,3 +124,46 @@ def bitnet(inputs: FamilyInputs) -> ModelConfig:
     )
     bias = inputs.keys.flag("attention_bias")
     return decoder(inputs, sub_norm=True, qkv_bias=bias, o_bias=bias)
+
+
+def olmo_hybrid(inputs: FamilyInputs) -> ModelConfig:
+    """OLMo Hybrid 7B: gated delta rule, whose layers have norms before their halves; every fourth layer is OLMo 2's."""
+    keys = inputs.keys
+    heads, hidden = keys.integer("num_attention_heads"), keys.integer("hidden_size")
+    if activation(keys, "hidden_act", "silu") != "silu":  # it is the convolutions' activation, too
+        raise keys.wrong("hidden_act", "silu: convolutions have no other")
+    key_heads = keys.optional_integer("linear_num_key_heads") or heads
+    key = keys.optional_integer("linear_key_head_dim") or int(0.75 * hidden / max(key_heads, 1))
+    inputs = inputs.with_defaults(linear_conv_kernel_dim=4)
+    inputs = replace(inputs, keys=inputs.keys.with_values(
+        linear_num_key_heads=key_heads, linear_key_head_dim=key,
+        linear_num_value_heads=keys.optional_integer("linear_num_value_heads") or heads,
+        linear_value_head_dim=keys.optional_integer("linear_value_head_dim") or 2 * key,
+    ))  # fmt: skip
+    delta = replace(
+        gated_delta(inputs), beta_scale=2.0 if keys.flag("linear_allow_neg_eigval", True) else 1.0, gate_norm_eps=1e-5
+    )
+    kinds = kinds_of(inputs, [FULL if i % 4 == 3 else LINEAR for i in range(inputs.layers)], LINEAR)
+    rotates = (keys.object("rope_parameters") or keys).get("rope_theta") is not None
+    attention, bias = Attention(rope=0 if rotates else None), keys.flag("attention_bias")
+    config = decoder(
+        inputs,
+        mixers=[attention if kind == FULL else delta for kind in kinds],
+        ropes=None if rotates else (),
+        norm_placement="post",
+        qk_norm="full",
+        qkv_bias=bias,
+        o_bias=bias,
+        names=_OLMO_HYBRID_NAMES,
+    )
+    layers = (one if one.mixer == attention else replace(one, norm_placement="pre") for one in config.layers)
+    return replace(config, layers=tuple(layers))
+
+
+_OLMO_HYBRID_NAMES = {
+    "input_norm": "attention_layer_norm", "pre_mlp_norm": "feedforward_layer_norm",
+    "post_mlp_norm": "post_feedforward_layernorm", "recurrence.gate_norm": "linear_attn.o_norm.weight",
+    "delta_z": "linear_attn.g_proj", "delta_out": "linear_attn.o_proj",
+    **{f"delta_{part}": f"linear_attn.{part}_proj" for part in "qkvab"},
+    **{f"recurrence.conv_{part}": f"linear_attn.{part}_conv1d.weight" for part in "qkv"},
+}  # fmt: skip

@@ -40,6 +40,7 @@ struct KvSlot {
   char* block;
   DType dtype;
   int64_t token, dim, quantum;
+  bool by_token = false;  // KvCache's
 };
 
 // Elements first .. first + lanes of the key of one token: column `token` of W [32, head_dim], so k runs over them.
@@ -56,7 +57,10 @@ inline void scatter_value(const KvSlot& slot, const Element* from, int64_t first
 }
 template <typename Element>
 inline void scatter(const KvSlot& slot, const Element* from, int64_t first, int64_t lanes, bool is_key) {
-  if (is_key) {
+  if (slot.by_token) {
+    __builtin_memcpy(reinterpret_cast<Element*>(slot.block) + slot.token * slot.dim + first, from,
+                     static_cast<uint64_t>(lanes) * sizeof(Element));
+  } else if (is_key) {
     scatter_key(slot, from, first, lanes);
   } else {
     scatter_value(slot, from, first, lanes);
@@ -145,10 +149,11 @@ inline void write_kv(const KvWriteTask& t) {
   for (int64_t row = 0; row < t.rows; row += count) {
     const int64_t slot = t.slots[row], token = slot % kBlockTokens;
     const int64_t at = slot / kBlockTokens * t.cache.block_bytes + t.kv_head * t.cache.head_bytes;
-    const bool whole = token % kPanel == 0 && row + kPanel <= t.rows && t.slots[row + kPanel - 1] == slot + kPanel - 1;
+    const bool whole = !t.cache.by_token && token % kPanel == 0 && row + kPanel <= t.rows &&
+                       t.slots[row + kPanel - 1] == slot + kPanel - 1;
     count = is_float(dtype) && whole ? kPanel : 1;
     const auto write = [&](char* block, DType narrow, const float* from, bool is_key) {
-      const KvSlot to{block + at, narrow, token, t.cache.head_dim, quantum};
+      const KvSlot to{block + at, narrow, token, t.cache.head_dim, quantum, t.cache.by_token};
       if (count == 1) return write_row(to, from + row * t.stride, t.head_dim, is_key);
       const auto halves = dtype == DType::f16 ? write_panel<uint16_t, kF16> : write_panel<uint16_t, kBf16>;
       const auto panel = dtype == DType::f32 ? write_panel<float, mma_layout(DType::f32).quantum> : halves;
