@@ -293,7 +293,8 @@ class ModelConfig:
     @property
     def layers_stand_alone(self) -> bool:
         """True if a layer can be computed by itself: it has the model's kv heads, and hands on the residual alone."""
-        shares = any(isinstance(layer.mixer, LatentAttention) and layer.mixer.indexer for layer in self.layers)
+        latents = [layer.mixer for layer in self.layers if isinstance(layer.mixer, LatentAttention)]
+        shares = any(one.indexer and one.indexer.shared for one in latents)
         mixers = [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention)]
         own = any(m.kv_heads or m.head_dim or m.keys_as_values or m.shared_from is not None for m in mixers)
         return self.norm_residual == "none" and not own and not shares and not self.per_layer
