@@ -245,6 +245,25 @@ ROWS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any], int
             "full_attention": {"rope_type": "default", "rope_theta": 5e5, "mrope_section": [2, 2, 2]},
         },
     }),
+    # with few heads all products of a key can be negative, and keys with a score of 0 are chosen among by chance
+    ("deepseek_v32", "DeepseekV32Config", {
+        **_LATENT, "index_n_heads": 18, "index_head_dim": 32, "index_topk": 24, "q_lora_rank": 44,
+        "n_routed_experts": 12, "num_experts_per_tok": 4, "moe_intermediate_size": 28, "n_group": 4, "topk_group": 2,
+        "first_k_dense_replace": 1, "num_hidden_layers": 3, "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64,
+            "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0,
+        },
+    }),
+    ("glm_moe_dsa", "GlmMoeDsaConfig", {
+        **_LATENT, "index_n_heads": 18, "index_head_dim": 16, "index_topk": 40, "q_lora_rank": 52,
+        "n_routed_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 28, "num_hidden_layers": 4,
+        "first_k_dense_replace": 1, "indexer_types": ["full", "full", "shared", "shared"],
+    }),
+    ("glm_moe_dsa-long", "GlmMoeDsaConfig", {
+        **_LATENT, "index_n_heads": 18, "index_head_dim": 48, "index_topk": 1010, "q_lora_rank": 52,
+        "n_routed_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 28, "first_k_dense_replace": 1,
+        "max_position_embeddings": 1200,
+    }, 1040, 3, 0),
     ("flint", "FlintConfig", {
         "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "num_hidden_layers": 5,
         "sliding_window": 16, "shared_expert_intermediate_size": 40,

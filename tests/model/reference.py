@@ -23,6 +23,7 @@ from forearm.model.families.recurrences import GatedDelta, Mamba2, ShortConv
 
 Positions = npt.NDArray[np.int64]
 Kept = dict[int, tuple[Array, Array]]  # the keys and values of each layer
+Seen = npt.NDArray[np.bool_] | None  # [tokens, keys]: those that an indexer has chosen
 
 
 def load_weights(
@@ -62,6 +63,7 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
     x = embedded(config, weights, tokens, second, positions)
     per_layer = per_layer_inputs(config, weights, tokens, x, rounding)
     kept: Kept = {}
+    seen: Seen = None
     streams = first_streams(config, weights, x, rounding)
     for i, layer in enumerate(config.layers):
         own = {name.split(".", 2)[2]: w for name, w in weights.items() if name.startswith(f"layers.{i}.")}
@@ -77,7 +79,7 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
         elif isinstance(layer.mixer, GatedDelta):
             y = gated_delta(layer.mixer, own, normed, rounding, config.norm_eps)
         elif isinstance(layer.mixer, LatentAttention):
-            y = latent_attention(config, layer.mixer, own, normed, positions, rounding)
+            y, seen = latent_attention(config, layer.mixer, own, normed, positions, rounding, seen)
         elif isinstance(layer.mixer, Attention):
             y, kept[i] = attention(config, layer.mixer, own, normed, positions, rounding, kept)
             y = layer.mixer.out_scale * y
@@ -196,6 +198,7 @@ def attended(
     reach: tuple[int, int],
     positions: Positions,
     e: Rounding,
+    seen: Seen = None,
 ) -> Array:
     """The values that each head sees, weighted: [tokens, heads, value]. q, k, v: [tokens, heads or kv heads, dim]."""
     window, segment = reach  # 0: none
@@ -218,6 +221,8 @@ def attended(
     visible = (distance >= 0) & ((distance < window) if window else True)
     if segment:
         visible &= positions[:, None] // segment == positions[None] // segment
+    if seen is not None:
+        visible &= seen
     scores = np.where(visible, scores, -np.inf)
     top = scores.max(axis=-1, keepdims=True)
     p = np.exp(scores - top)
@@ -250,13 +255,22 @@ def distance_terms(
 
 
 def latent_attention(
-    config: ModelConfig, own: LatentAttention, w: dict[str, Array], x: Array, positions: Positions, e: Rounding
-) -> Array:
-    """Attention of all heads to one latent a token, absorbed, [tokens, hidden]."""
+    config: ModelConfig,
+    own: LatentAttention,
+    w: dict[str, Array],
+    x: Array,
+    positions: Positions,
+    e: Rounding,
+    seen: Seen,
+) -> tuple[Array, Seen]:
+    """Attention of all heads to one latent a token, absorbed, [tokens, hidden]; seen: the keys chosen for it so far."""
     latents = replace(config, norm_eps=1e-6)
     floats = replace(e, int8="")  # the matrices of heads are never codes
     if own.q_rank:
-        q = linear(norm(latents, w, "q_norm", linear(x, w["q_down"], w.get("q_down.bias"), e), e), w["q_up"], None, e)
+        queries = norm(latents, w, "q_norm", linear(x, w["q_down"], w.get("q_down.bias"), e), e)
+        q = linear(queries, w["q_up"], None, e)
+        if own.indexer and not own.indexer.shared:
+            seen = chosen_keys(latents, own, w, x, queries, positions, e)
     else:
         q = linear(x, w["q"], None, e)
     q = q.reshape(len(x), config.heads, -1)
@@ -271,9 +285,38 @@ def latent_attention(
     k_up, v_up = zip(*heads, strict=True)
     q, turned = q * growth(own, positions), turned * growth(own, positions)
     absorbed = np.stack([linear(q[:, h, : own.plain], k_up[h], None, floats) for h in range(config.heads)], axis=1)
-    mixed = attended(config, w, np.concatenate([absorbed, turned], axis=2), k, k[..., : own.rank], (0, 0), positions, e)
+    mixed = attended(
+        config, w, np.concatenate([absorbed, turned], axis=2), k, k[..., : own.rank], (0, 0), positions, e, seen
+    )
     out = np.concatenate([linear(mixed[:, h], v_up[h], None, floats) for h in range(config.heads)], axis=1)
-    return linear(out, w["o"], w.get("o.bias"), e)
+    return linear(out, w["o"], w.get("o.bias"), e), seen
+
+
+def chosen_keys(
+    config: ModelConfig,
+    own: LatentAttention,
+    w: dict[str, Array],
+    x: Array,
+    latents: Array,
+    positions: Positions,
+    e: Rounding,
+) -> Seen:
+    """The keys that the indexer chooses for each token, [tokens, keys]. latents: those of queries."""
+    indexer, exact = own.indexer, replace(e, int8="")  # keys and weights of its heads are never made by codes
+    assert indexer is not None
+    assert own.rope is not None
+    turned = replace(config, ropes=tuple(replace(one, interleaved=indexer.interleaved) for one in config.ropes))
+    q = linear(latents, w["index_q"], None, e).reshape(len(x), indexer.heads, -1)
+    k = norm(replace(config, layer_norm=True), w, "index_norm", linear(x, w["index_k"], None, exact), e)[:, None]
+    q, k = (rotated(turned, own.rope, one, positions, e) for one in (q, k))
+    k = e.around(k, e.cache)
+    products = np.maximum(np.einsum("qhd,kd->qhk", q, k[:, 0]), 0)
+    scores = np.einsum("qhk,qh->qk", products, linear(x, w["index_weights"], None, exact))
+    scores = np.where(positions[None] <= positions[:, None], scores, -np.inf)
+    order = np.argsort(-scores, axis=1, kind="stable")
+    seen = np.zeros(scores.shape, bool)
+    np.put_along_axis(seen, order[:, : indexer.chosen], True, axis=1)
+    return seen
 
 
 def short_conv(own: ShortConv, w: dict[str, Array], x: Array, e: Rounding) -> Array:

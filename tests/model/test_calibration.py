@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from tests.model.test_same_tokens import BLOCK, SHAPES, Weights, prompt, same
+from tests.model.shapes import SHAPES
+from tests.model.test_same_tokens import BLOCK, Weights, prompt, same
 
 from forearm import _native
 from forearm.config.number_formats import WeightFormat

@@ -13,7 +13,8 @@ from safetensors.numpy import load_file, save_file
 from tests.model import reference
 from tests.model.cases import CASES, Case, make
 from tests.model.run_native import Run, Stepper
-from tests.model.test_same_tokens import LLAMA, Floats, Slice, layers, prompt, run_alone, same, step
+from tests.model.shapes import LLAMA, layers
+from tests.model.test_same_tokens import Floats, Slice, prompt, run_alone, same, step
 
 from forearm import _native
 from forearm.config.number_formats import WeightFormat

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.model.test_same_tokens import SHAPES, Slice, Weights, prompt, run_alone, same, step
+from tests.model.shapes import SHAPES
+from tests.model.test_same_tokens import Slice, Weights, prompt, run_alone, same, step
 
 from forearm import _native
 from forearm.config.number_formats import WeightFormat

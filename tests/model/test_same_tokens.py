@@ -8,219 +8,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 import pytest
+from tests.model.shapes import LLAMA, SHAPES
 
 from forearm import _native
 from forearm.config.number_formats import DTypeName, KvDTypeName, WeightFormat
-from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, Layer, ModelConfig, Rope
+from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig
 from forearm.model.families.matrices import matrices, uniform_formats
-from forearm.model.families.recurrences import AltUp, GatedDelta, Mamba2, ShortConv
+from forearm.model.families.recurrences import GatedDelta, Mamba2, ShortConv
 
 BLOCK = 32
 Floats = npt.NDArray[np.float32]
-
-
-def rope(head_dim: int) -> Rope:
-    return Rope(inv_freq=(10000.0 ** (-np.arange(0, head_dim, 2) / head_dim)).astype(np.float32))
-
-
-def layers(
-    feed_forward: FeedForward | Experts, rope: int | None = 0, windows: tuple[int, int] = (0, 0)
-) -> tuple[Layer, ...]:
-    return tuple(Layer(Attention(rope, window), feed_forward) for window in windows)
-
-
-LLAMA = ModelConfig(
-    model_type="llama",
-    dtype="float32",
-    vocab_size=301,
-    hidden=96,
-    heads=6,
-    kv_heads=2,
-    head_dim=16,
-    max_positions=4096,
-    layers=layers(FeedForward(176)),
-    ropes=(rope(16),),
-    attention_scale=0.25,
-)
-BY_CHANNEL = (
-    Layer(GatedDelta(3, 3, 20, 20, 4, gate_rank=20), FeedForward(176)),
-    Layer(LatentAttention(None, rank=32, plain=12, rotary=8, value=20), FeedForward(100)),
-    Layer(GatedDelta(2, 4, 16, 80, 3, gate_rank=28), FeedForward(100)),
-)
-# Cases with other branches of forward(): full-width qk-norm and norms after the layers; sandwich norms, windows and
-# softcaps; heads of two shapes, with caches that layers share; an embedding of each layer, with several residual
-# streams and cut gates, too; experts apart from a dense feed-forward; learned positions, LayerNorm, biases and no gate;
-# heads that end inside a panel; experts, a gated shared one beside them in one layer, chosen by groups in the other;
-# latent attention, with heads that the threads divide.
-SHAPES = {
-    "llama": LLAMA,
-    "olmo2": replace(LLAMA, qk_norm="full", norm_placement="post"),
-    "gemma2": replace(
-        LLAMA,
-        norm_placement="sandwich",
-        norm_plus_one=True,
-        qk_norm="head",
-        layers=layers(FeedForward(176, "gelu_tanh"), windows=(20, 700)),
-        attention_softcap=50.0,
-        logits_softcap=30.0,
-        tied_head=True,
-    ),
-    "gemma4": replace(
-        LLAMA,
-        norm_placement="sandwich",
-        qk_norm="head",
-        v_norm=True,
-        layer_scalar=True,
-        layers=tuple(
-            Layer(attention, FeedForward(176, "gelu_tanh"))
-            for attention in (
-                Attention(0, window=20),
-                Attention(0, kv_heads=1, head_dim=40, keys_as_values=True),
-                Attention(0, window=20, shared_from=0),
-                Attention(0, kv_heads=1, head_dim=40, keys_as_values=True, shared_from=1),
-            )
-        ),
-    ),
-    "per layer": replace(
-        LLAMA,
-        norm_placement="sandwich",
-        layer_scalar=True,
-        layers=layers(FeedForward(176, "gelu_tanh"), windows=(20, 0)),
-        per_layer=40,
-        per_layer_scale=6.0,
-    ),
-    "streams": replace(
-        LLAMA,
-        norm_placement="sandwich",
-        v_norm=True,
-        layers=tuple(
-            Layer(attention, FeedForward(width, "gelu_tanh", gate_cut=cut))
-            for attention, width, cut in ((Attention(0, 20), 176, 1.2), (Attention(0), 92, None), (Attention(0), 76, 0))
-        ),
-        per_layer=40,
-        per_layer_vocab=260,
-        alt_up=AltUp(3, 12, scaled=True),
-    ),
-    "experts apart": replace(
-        LLAMA,
-        norm_placement="sandwich",
-        layers=layers(Experts(40, 12, 3, "gelu_tanh", renormalized=True, shared=FeedForward(72), apart=True)),
-    ),
-    "opt": replace(
-        LLAMA,
-        layers=layers(FeedForward(176, "relu", gated=False, bias=True), rope=None),
-        ropes=(),
-        learned_positions=True,
-        position_offset=2,
-        layer_norm=True,
-        qkv_bias=True,
-        o_bias=True,
-    ),
-    "xielu and segments": replace(
-        LLAMA,
-        layers=(
-            Layer(Attention(0, segment=70, unit_qk=True), FeedForward(176, "xielu", gated=False)),
-            Layer(Attention(None, query_growth=0.4, query_positions=20, query_first=1), FeedForward(100)),
-            Layer(
-                Attention(0, segment=600), Experts(40, 7, 2, score="sigmoid", scales_input=True, shared=FeedForward(72))
-            ),
-        ),
-    ),
-    "odd heads": replace(
-        LLAMA, head_dim=24, heads=3, kv_heads=3, ropes=(rope(24),), hidden=52, layers=layers(FeedForward(100))
-    ),
-    "convolutions": replace(
-        LLAMA,
-        qk_norm="head",
-        layers=(
-            Layer(ShortConv(3), FeedForward(176)),
-            Layer(Attention(0), FeedForward(100)),
-            Layer(ShortConv(4, bias=True), FeedForward(100)),
-        ),
-    ),
-    "mamba2": replace(
-        LLAMA,
-        layers=(
-            Layer(Mamba2(heads=6, groups=2, head_dim=24, state_dim=20, taps=4), FeedForward(176)),
-            Layer(Attention(None), FeedForward(100)),
-            Layer(Mamba2(5, 1, 32, 16, 3, conv_bias=False, bias=True, dt_most=2.0), FeedForward(100)),
-        ),
-    ),
-    "two mixers and one half": replace(
-        LLAMA,
-        layers=(
-            Layer(None, FeedForward(72, gate_scale=0.7, out_scale=0.6)),
-            Layer(
-                Attention(0, out_scale=0.9),
-                FeedForward(100),
-                beside=Mamba2(6, 3, 24, 20, 4, norm=False, x_scale=0.8, b_scale=1.2, dt_scale=0.5, out_scale=0.4),
-            ),
-            Layer(Mamba2(4, 1, 16, 16, 4, gate_first=False, z_scale=0.8), None),
-            Layer(Attention(None), None),
-            Layer(None, Experts(40, count=12, active=3, activation="relu_squared", gated=False)),
-        ),
-    ),
-    "delta": replace(
-        LLAMA,
-        qk_norm="head",
-        norm_plus_one=True,
-        attention_gate="sigmoid",
-        layers=(
-            Layer(GatedDelta(2, 4, 16, 24, 4), FeedForward(176)),
-            Layer(Attention(0), FeedForward(100)),
-            Layer(GatedDelta(3, 3, 20, 80, 3), FeedForward(100)),
-        ),
-    ),
-    "norms by layer": replace(
-        LLAMA,
-        norm_placement="post",
-        layers=(
-            Layer(GatedDelta(2, 4, 16, 24, 4, beta_scale=2.0, gate_norm_eps=1e-5), FeedForward(176), None, "pre"),
-            *(Layer(Attention(None), FeedForward(100)), Layer(Attention(0), FeedForward(100), None, "pre")),
-        ),
-    ),
-    "heads by layer": replace(
-        LLAMA,
-        qk_norm="head",
-        attention_gate="softplus",
-        head_gates=True,
-        sinks=True,
-        layers=(
-            Layer(Attention(0, heads=2 * LLAMA.kv_heads), FeedForward(176)),
-            Layer(Attention(0, window=20), FeedForward(100)),
-            Layer(Attention(0, heads=5 * LLAMA.kv_heads), FeedForward(100)),
-        ),
-    ),
-    "norms within halves": replace(LLAMA, sub_norm=True, layers=layers(FeedForward(176, "relu_squared"))),
-    "latent": replace(
-        LLAMA,
-        heads=20,
-        kv_heads=1,
-        head_dim=40,
-        ropes=(rope(8),),
-        layers=(Layer(LatentAttention(0, rank=32, plain=12, rotary=8, value=20, q_rank=28), FeedForward(176)),) * 2,
-    ),
-    "delta by channel": replace(LLAMA, heads=5, kv_heads=1, head_dim=40, ropes=(), layers=BY_CHANNEL),
-    "experts": replace(
-        LLAMA,
-        layers=(
-            Layer(Attention(0), Experts(40, count=12, active=3, shared=FeedForward(72), shared_gate=True)),
-            Layer(
-                Attention(0),
-                Experts(
-                    *(56, 16, 4, "swiglu_oai"),
-                    bias=True,
-                    score="sigmoid",
-                    correction=True,
-                    groups=4,
-                    groups_kept=2,
-                    renormalized=True,
-                    scale=1.5,
-                ),
-            ),
-        ),
-    ),
-}
 
 
 class Weights:
@@ -287,6 +84,9 @@ class Weights:
             if mixer.q_rank:
                 self.vector(prefix + "q_norm", mixer.q_rank, 1.0)
             self.vector(prefix + "k_norm", mixer.rank, 1.0)
+            if mixer.indexer and not mixer.indexer.shared:
+                self.vector(prefix + "index_norm", mixer.indexer.head_dim, 1.0)
+                self.vector(prefix + "index_norm.bias", mixer.indexer.head_dim, 0.2)
         elif config.qk_norm != "none" and isinstance(mixer, Attention):
             all_heads, kv_heads, head_dim = config.heads_of(mixer)
             for name, heads in (("q_norm", all_heads), ("k_norm", kv_heads)):
@@ -378,12 +178,12 @@ Executors = dict[int, _native.Executor]  # one entry a thread count
 
 
 BASIC, DELTA = ("llama", "gemma2", "opt"), ("delta", "delta by channel")
-OTHERS = ("per layer", "streams", "experts apart", "heads by layer", "norms within halves")
+OTHERS = ("chosen keys", "per layer", "streams", "experts apart", "heads by layer", "norms within halves")
 FLOATS: tuple[DTypeName, ...] = ("float32", "bfloat16")
 KINDS: list[tuple[str, WeightFormat, str]] = [(s, WeightFormat(dtype), dtype) for s in SHAPES for dtype in FLOATS]
 KINDS += [
     (shape, WeightFormat("bfloat16"), kv)
-    for shape in ("llama", "gemma2", "gemma4", "latent")
+    for shape in ("llama", "gemma2", "gemma4", "latent", "chosen keys")
     for kv in ("int8", "fp8_e4m3", "fp8_e5m2")
 ]
 KINDS += [
