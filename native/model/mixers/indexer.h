@@ -1,4 +1,4 @@
-// The indexer of sparse attention (DeepSeek-AI 2025, DeepSeek-V3.2): a token attends to the `chosen` keys before it
+// The indexer of sparse attention (DeepSeek-AI 2025, arXiv:2512.02556): a token attends to the `chosen` keys before it
 // whose scores are the largest, and to all if it has no more. The scores are those of small heads of their own
 // (IndexTask), whose keys are cached beside the latents.
 //
@@ -25,6 +25,8 @@ class Indexer {
 
   // Whether the layer has an indexer of its own.
   bool has(size_t layer) const { return layers_[layer].in; }
+  // The matrix of the layer's queries; null: it has none.
+  const Matrix* queries(size_t layer) const { return has(layer) ? &layers_[layer].q->matrix : nullptr; }
   // Finds the rows of the step whose keys are chosen; by one thread, before the walk.
   void plan();
 

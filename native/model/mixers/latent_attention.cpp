@@ -90,7 +90,14 @@ void LatentAttention::store_latents(const StepWalk& w, size_t layer) {
     step_.kernel.norm({floats(in, 0, column), in.stride, rows.begin, rows.end, width, norm.weight.data(), nullptr,
                        kLatentEps, false, out});
   };
-  if (k.q_rank) normalize(0, k.q_rank, norms.q, step_.scratch.inner.target(layers_[layer].q->matrix));
+  if (k.q_rank) {
+    const Operand latent = step_.scratch.inner.target(layers_[layer].q->matrix);
+    normalize(0, k.q_rank, norms.q, latent);
+    if (const Matrix* other = indexer_.queries(layer)) {
+      const Operand own = step_.scratch.inner.target(*other);
+      if (own.data != latent.data) normalize(0, k.q_rank, norms.q, own);  // one is floats, the other codes
+    }
+  }
   const int64_t at = LatentColumns(k, config_.heads).latent;
   normalize(at, k.rank, norms.k, from(in, 0, at));
   rotate(k, in, at + k.rank, rows);
