@@ -9,7 +9,7 @@ import pytest
 from tests.unit.model.test_families import folder_of, read
 
 from forearm.errors import ConfigError
-from forearm.model.families.config import Attention, Experts, FeedForward
+from forearm.model.families.config import Attention, Experts, FeedForward, Indexer, LatentAttention, ModelConfig
 from forearm.model.families.families import read_config
 from forearm.model.families.matrices import matrices
 
@@ -160,3 +160,44 @@ def test_what_transformers_does_not_compute_is_refused(
 def test_a_wrong_layer_is_refused_by_its_key(model: str, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         read(tmp_path, model, **changes)
+
+
+def _indexers(config: ModelConfig) -> list[Indexer]:
+    mixers = [layer.mixer for layer in config.layers if isinstance(layer.mixer, LatentAttention)]
+    return [mixer.indexer for mixer in mixers if mixer.indexer]
+
+
+def test_three_layers_in_four_of_glm_5_2_share_a_choice(tmp_path: Path) -> None:
+    own = _indexers(read(tmp_path, "GLM-5.2"))
+    computed = _indexers(read(tmp_path, "GLM-5.2", indexer_types=None))
+    letters = _indexers(read(tmp_path, "GLM-5", index_topk_pattern="FFF" + "SSSF" * 18 + "SSS"))
+    plain = _indexers(read(tmp_path, "GLM-5"))
+
+    assert own == computed == letters
+    assert [i for i, one in enumerate(own) if not one.shared] == [0, 1, 2, *range(6, 78, 4)]
+    assert plain == [Indexer(32, 128, 2048, interleaved=True)] * 78
+
+
+@pytest.mark.parametrize("model", ["GLM-5", "DeepSeek-V3.2-Exp"])
+def test_an_indexer_has_the_pairs_of_angles_that_the_file_says(model: str, tmp_path: Path) -> None:
+    usual = _indexers(read(tmp_path, model))[0].interleaved
+    kinds = ["deepseek_sparse_attention"] * len(_indexers(read(tmp_path, model)))
+    other = _indexers(read(tmp_path, model, indexer_rope_interleave=not usual, layer_types=kinds))[0].interleaved
+
+    assert (usual, other) == (model == "GLM-5", model != "GLM-5")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layer_types": ["full_attention"] * 78}, "indexed_attention for each layer"),
+        ({"indexer_types": ["shared"] * 78}, "the first one full"),
+        ({"index_topk_pattern": "FX" * 39}, "78 times full or shared"),
+        ({"index_topk": 0}, "at least 1"),
+        ({"index_head_dim": 48}, "from qk_rope_head_dim .64. to 4096"),
+        ({"q_lora_rank": None}, "a rank"),
+    ],
+)
+def test_an_indexer_that_cannot_be_computed_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read(tmp_path, "GLM-5", **changes)

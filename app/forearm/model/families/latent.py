@@ -92,6 +92,9 @@ def glm_moe_dsa(inputs: FamilyInputs) -> ModelConfig:
     return _indexed(inputs, glm4_moe_lite(inputs), interleaved=True)
 
 
+_INDEXED_LAYERS = "indexed_attention", "deepseek_sparse_attention"  # transformers' names, now and before
+
+
 def _indexed(inputs: FamilyInputs, config: ModelConfig, *, interleaved: bool) -> ModelConfig:
     """Return the model with an indexer in each layer, or a share in the one of an earlier layer."""
     keys = inputs.keys
@@ -102,11 +105,11 @@ def _indexed(inputs: FamilyInputs, config: ModelConfig, *, interleaved: bool) ->
     for key, size in (("index_n_heads", heads), ("index_topk", chosen)):
         if size < 1:
             raise keys.wrong(key, "at least 1")
-    if any(kind != "indexed_attention" for kind in keys.get("layer_types") or ()):
-        raise keys.wrong("layer_types", "indexed_attention for each layer")
+    if any(kind not in _INDEXED_LAYERS for kind in keys.get("layer_types") or ()):
+        raise keys.wrong("layer_types", f"{_INDEXED_LAYERS[0]} for each layer")
     if not keys.optional_integer("q_lora_rank"):
         raise keys.wrong("q_lora_rank", "a rank: queries of the indexer are made of this latent")
-    indexer = Indexer(heads, head_dim, chosen, interleaved)
+    indexer = Indexer(heads, head_dim, chosen, keys.flag("indexer_rope_interleave", interleaved))
     mixers = [
         replace(cast("LatentAttention", layer.mixer), indexer=replace(indexer, shared=shared))
         for layer, shared in zip(config.layers, _shares(keys, len(config.layers)), strict=True)
