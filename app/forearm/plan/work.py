@@ -10,7 +10,7 @@ from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.host.memory_plan import kv_bytes, state_slot_bytes
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.formats import described, spec_bytes
-from forearm.model.families.config import Attention, LatentAttention, ModelConfig
+from forearm.model.families.config import Attention, Indexer, LatentAttention, ModelConfig
 from forearm.model.families.matrices import MatrixSpec, matrices
 
 
@@ -30,7 +30,10 @@ class Matrices:
 
 @dataclass(frozen=True)
 class AttentionWork:
-    """The attention of layers with one window, summed. window: keys that a query sees; 0: all."""
+    """The attention of layers with one window, or the indexers of layers, summed. window: keys that a query sees.
+
+    A window of 0: it sees all keys.
+    """
 
     window: int
     layers: int
@@ -95,8 +98,11 @@ def _matrices(found: dict[tuple[WeightFormat, float], list[MatrixSpec]]) -> tupl
 def _attention(checkpoint: Checkpoint) -> tuple[AttentionWork, ...]:
     config = checkpoint.config
     mixers = [layer.mixer for layer in config.layers if isinstance(layer.mixer, Attention | LatentAttention)]
-    windows = [mixer.window if isinstance(mixer, Attention) else 0 for mixer in mixers]
+    windows = [_window(mixer) for mixer in mixers]
+    indexers = [one for one in map(_indexer, mixers) if one and not one.shared]
+    indexed = sum(one.head_dim for one in indexers)
     kept = sum(_kept(config, one) for one in mixers if isinstance(one, LatentAttention) or one.shared_from is None)
+    kept += indexed
     a_value = kv_bytes(checkpoint) / BLOCK_TOKENS / max(1, _kept(config, mixers[0]) if config.pooled else kept)
     found = []
     for window in sorted(set(windows)):
@@ -104,7 +110,20 @@ def _attention(checkpoint: Checkpoint) -> tuple[AttentionWork, ...]:
         width = sum(heads * head_dim for heads, _, head_dim in map(config.heads_of, own))
         read = round(a_value * sum(_kept(config, mixer) for mixer in own))
         found.append(AttentionWork(window, len(own), width, read))
+    if indexers:  # of all keys; half the width, because a score has no value to add up
+        width = sum(one.heads * one.head_dim for one in indexers) // 2
+        found.append(AttentionWork(0, len(indexers), width, round(a_value * indexed)))
     return tuple(found)
+
+
+def _indexer(mixer: Attention | LatentAttention) -> Indexer | None:
+    return mixer.indexer if isinstance(mixer, LatentAttention) else None
+
+
+def _window(mixer: Attention | LatentAttention) -> int:
+    """Return the most keys that a query attends to; 0: all."""
+    indexer = _indexer(mixer)
+    return indexer.chosen if indexer else mixer.window if isinstance(mixer, Attention) else 0
 
 
 def _kept(config: ModelConfig, mixer: Attention | LatentAttention) -> int:

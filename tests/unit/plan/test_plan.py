@@ -16,10 +16,12 @@ from tests.unit.model.header_hub import header_hub
 from tests.unit.model.published import PUBLISHED
 
 from forearm.errors import ConfigError
+from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.checkpoint.hub import DEMO_MODEL
 from forearm.plan.command import run
 from forearm.plan.machines import machines
 from forearm.plan.shapes import SHAPES, write_shape
+from forearm.plan.work import AttentionWork, work_of
 
 ROOT = Path(__file__).resolve().parents[3]
 LLAMA_8B = "meta-llama/Llama-3.1-8B-Instruct"
@@ -94,6 +96,16 @@ def test_experts_are_held_and_only_some_are_read(name: str, capsys: pytest.Captu
     assert 2 * one < eight < 8 * one
     assert eight < many < found["weights_bytes"]
     assert found["weights_bytes"] == pytest.approx(found["stored_bytes"], rel=0.01)
+
+
+def test_attention_reads_the_chosen_keys_and_the_indexers_all(tmp_path: Path) -> None:
+    kinds = {"indexer_types": ["full", "full", "full", "shared"], "mlp_layer_types": [*["dense"] * 3, "sparse"]}
+    checkpoint = open_checkpoint(write_shape(PUBLISHED["GLM-5.2"] | kinds | {"num_hidden_layers": 4}, tmp_path))
+
+    heads, indexers = work_of(checkpoint).attention
+
+    assert heads == AttentionWork(2048, 4, 4 * 64 * (512 + 64), 4 * (512 + 64) * 2)
+    assert indexers == AttentionWork(0, 3, 3 * 32 * 128 // 2, 3 * 128 * 2)  # the products of queries and keys alone
 
 
 def test_what_does_not_fit_is_said_with_the_arithmetic_and_what_would(
