@@ -14,6 +14,10 @@ _HUNYUAN = {f"self_attn.{name}_layernorm": f"attn_{name[0]}_norm" for name in ("
 _HUNYUAN |= {f"mlp.shared_mlp.{part}_proj": f"ffn_{part}_shexp" for part in W.values()} | {
     "mlp.gate.wg": "ffn_gate_inp"
 }
+INDEXED = LATENT | {
+    "self_attn.indexer.wq_b": "indexer.attn_q_b", "self_attn.indexer.wk": "indexer.attn_k",
+    "self_attn.indexer.k_norm": "indexer.k_norm", "self_attn.indexer.weights_proj": "indexer.proj",
+}  # fmt: skip
 _AFMOE = {
     "post_attention_layernorm": "post_attention_norm", "pre_mlp_layernorm": "ffn_norm",
     "post_mlp_layernorm": "post_ffw_norm", "self_attn.gate_proj": "attn_gate", "mlp.router.gate": "ffn_gate_inp",
@@ -62,6 +66,15 @@ def _youtu(config: Config) -> Config:
     return latent_keys(config) | dense | {"expert_feed_forward_length": config["intermediate_size"]}
 
 
+def _indexed(config: Config) -> Config:
+    kinds = config.get("indexer_types")
+    return moe_keys(config) | latent_keys(config) | {
+        "expert_gating_func": 2, "attention.indexer.head_count": config["index_n_heads"],
+        "attention.indexer.key_length": config["index_head_dim"], "attention.indexer.top_k": config["index_topk"],
+        "attention.indexer.types": kinds and [kind == "full" for kind in kinds],
+    }  # fmt: skip
+
+
 def _falcon(config: Config) -> Config:
     return {
         "context_length": 2048, "tensor_data_layout": "jploski", "feed_forward_length": config["ffn_hidden_size"],
@@ -91,5 +104,7 @@ MIXTURES: list[tuple[Case, Conversion]] = [
     ),
     (converted_case("jais2"), Conversion("jais2")),
     (converted_case("youtu"), Conversion("deepseek2", _youtu, LATENT, latent)),
+    (converted_case("deepseek_v32"), Conversion("deepseek32", _indexed, INDEXED, latent)),
+    (converted_case("glm_moe_dsa"), Conversion("glm-dsa", _indexed, INDEXED, latent)),
     (converted_case("youtu-plain", rope_interleave=True), Conversion("deepseek2", _youtu, LATENT, latent)),
 ]

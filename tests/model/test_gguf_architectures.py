@@ -12,8 +12,10 @@ from tests.model.gguf_conversions import STATES
 from tests.model.gguf_conversions_dense import OTHERS
 from tests.model.gguf_conversions_mixtures import MIXTURES
 from tests.model.gguf_converter import Config, Conversion, convert
+from tests.model.gguf_models import numbers
 from tests.model.reference import Rounding, load_weights, logits, tolerance
 from tests.model.run_native import Run, compute
+from tests.unit.model.gguf_files import random_blocks
 
 ALL = [*STATES, *OTHERS, *MIXTURES]
 
@@ -50,11 +52,52 @@ def test_layers_that_predict_further_tokens_are_left_out(tmp_path: Path) -> None
     assert np.array_equal(logits(*load_weights(path, dtype="float32"), case.tokens()), plain)
 
 
+def test_layers_without_an_indexer_share_a_choice_in_files_that_do_not_say_so(tmp_path: Path) -> None:
+    """llama.cpp's converter writes the layer that predicts a further token, with an indexer, behind the others."""
+    case, conversion = next(row for row in ALL if row[0].name == "glm_moe_dsa")
+    make(case, tmp_path)
+    plain = logits(*load_weights(convert(tmp_path, conversion), dtype="float32"), case.tokens())
+
+    def keys(config: Config) -> Config:
+        more = {"block_count": config["num_hidden_layers"] + 1, "nextn_predict_layers": 1}
+        return conversion.keys(config) | more | {"attention.indexer.types": None}
+
+    names = ("attn_norm", "nextn.enorm", "indexer.k_norm")
+    more = {f"blk.4.{name}.weight": np.ones(72, np.float32) for name in names}
+    path = convert(tmp_path, replace(conversion, keys=keys, extra=lambda config: more))
+
+    config, weights = load_weights(path, dtype="float32")
+    assert np.array_equal(logits(config, weights, case.tokens()), plain)
+    assert [layer.mixer.indexer.shared for layer in config.layers] == [False, False, True, True]
+
+
+def test_the_matrices_of_an_indexer_may_be_blocks(tmp_path: Path) -> None:
+    """Queries are then made in another form than those of the heads, which are floats, of the same latent."""
+    case, conversion = next(row for row in ALL if row[0].name == "glm_moe_dsa")
+    case = replace(case, settings=case.settings | {"hidden_size": 64, "q_lora_rank": 64, "index_topk": 20})
+    make(case, tmp_path)
+    rows = {"attn_k": 16, "proj": 18, "attn_q_b": 18 * 16}
+    blocks = {
+        f"blk.{layer}.indexer.{name}.weight": random_blocks("Q8_0", count, 64, size=0.1, seed=layer + count)
+        for layer in (0, 1)
+        for name, count in rows.items()
+    }
+    found = []
+    for stored in (
+        {name: ("Q8_0", values) for name, values in blocks.items()},
+        {name: numbers("Q8_0", values, 64).astype(np.float32) for name, values in blocks.items()},
+    ):
+        path = convert(tmp_path, replace(conversion, extra=lambda config, stored=stored: stored))
+        found.append(compute(Run(str(path), case.tokens(), 0, "float32", "float32", activations="float"))[0])
+
+    np.testing.assert_allclose(found[0], found[1], atol=1e-4 * float(np.abs(found[1]).max()), rtol=0)
+
+
 # value heads in the file's order, one or three to a key head; vectors and matrices that are stored in another form
 _NATIVE = (
     "qwen3.5-text", "qwen3.5-tied", "qwen3-next", "granite-h", "falcon-h1", "deepseek-v3", "minicpm3",
     "kimi-linear", "gemma3n-text", "gemma4-per-layer", "gemma4-experts", "apertus", "apertus-biases", "afmoe",
-    "falcon-grouped",
+    "falcon-grouped", "glm_moe_dsa",
 )  # fmt: skip
 
 

@@ -36,6 +36,8 @@ NAMES = {
     # Latent attention; files of before 2025-04 have keys' and values' rows in one tensor.
     "q_down": "attn_q_a", "q_up": "attn_q_b", "kv_down": "attn_kv_a_mqa",
     "attn_sub_norm": "attn_sub_norm", "ffn_sub_norm": "ffn_sub_norm",
+    "index_q": "indexer.attn_q_b", "index_k": "indexer.attn_k", "index_weights": "indexer.proj",
+    "index_norm": "indexer.k_norm",
 }  # fmt: skip
 _AFTER_ATTENTION = {"pre_mlp_norm": "post_attention_norm"}
 _ONE_NORM = {"pre_mlp_norm": "attn_norm"}
@@ -245,6 +247,8 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
     "deepseek2": GgufArchitecture(
         ("deepseek_v3", "deepseek_v2", "glm4_moe_lite", "youtu"), gguf_experts.deepseek2, _LATENT
     ),
+    "deepseek32": GgufArchitecture(("deepseek_v32",), gguf_experts.indexed, _LATENT),
+    "glm-dsa": GgufArchitecture(("glm_moe_dsa",), gguf_experts.indexed, _LATENT),
     "minicpm3": GgufArchitecture(("minicpm3",), gguf_experts.minicpm3, _LATENT),
     "kimi-linear": GgufArchitecture(("kimi_linear",), gguf_experts.kimi_linear, _KIMI),
     # with layers that keep a state

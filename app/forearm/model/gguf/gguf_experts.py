@@ -187,6 +187,24 @@ def deepseek2(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     return "deepseek_v2"
 
 
+def indexed(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add the keys of DeepSeek V3.2 and GLM-5, whose indexers choose the keys that a token sees.
+
+    Older files do not say which layers of GLM-5.2 share the choice of an earlier one: those without an indexer.
+    """
+    deepseek2(metadata, values)
+    if not _sigmoid(metadata, True):
+        raise metadata.wrong("expert_gating_func", f"{_SIGMOID} (sigmoid)")
+    sizes = {"index_n_heads": "head_count", "index_head_dim": "key_length", "index_topk": "top_k"}
+    values |= {name: metadata.size(f"attention.indexer.{key}") for name, key in sizes.items()}
+    layers = values["num_hidden_layers"]
+    own = [metadata.has(f"blk.{i}.indexer.attn_k.weight") for i in range(layers)]
+    own = metadata.each("attention.indexer.types", layers, own)
+    if metadata.architecture == "glm-dsa":
+        values["indexer_types"] = ["full" if one else "shared" for one in own]
+    return None
+
+
 def minicpm3(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     """Add MiniCPM3's latent attention. Its three scales are in no file, but in llama.cpp's graph."""
     _latent(metadata, values)
