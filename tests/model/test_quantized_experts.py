@@ -15,7 +15,7 @@ from tests.model.cases import CASES, make
 from tests.model.reference import Rounding, load_weights, logits
 from tests.model.run_native import Run, Stepper, compute
 from tests.model.stored_codes import FORMATS, Format, gptq
-from tests.model.test_quantized import BFLOAT16, BITS_16, SUMS, WIDEST, Made, quantize
+from tests.model.test_quantized import BFLOAT16, BITS_16, BY_NAME, SUMS, WIDEST, Made, quantize
 
 from forearm.config.number_formats import WeightFormat
 from forearm.model.checkpoint.checkpoint import open_checkpoint
@@ -115,6 +115,54 @@ def test_quantized_dense_layers_may_have_the_name_of_those_with_experts(tmp_path
 
     assert np.abs(ours[0] - theirs[0]).max() < 0.01 * theirs[0].std()
     assert ours[1].tolist() == theirs[1].tolist()
+
+
+_SMALL = next(case for case in CASES if case.name == "glm_moe_dsa")
+_INDEX = {"hidden_size": 256, "q_lora_rank": 128, "index_head_dim": 128, "index_topk": 20}
+INDEXED = replace(_SMALL, settings=_SMALL.settings | _INDEX)
+
+
+def prompt_logits(folder: Path, activations: str = "auto") -> np.ndarray:
+    """The logits of INDEXED after 33 tokens, of which a token sees 20."""
+    run = Run(str(folder), [], 45, "float32", "float32", activations=activations)
+    return Stepper(run).step(INDEXED.tokens()[:33])
+
+
+def test_an_indexer_may_be_floats_beside_codes(tmp_path: Path) -> None:
+    """Quantizers leave it out: its queries and the heads' are made of one latent, by matrices of two formats."""
+    make(INDEXED, tmp_path / "plain")
+    format = BY_NAME["ct-w4a16-packed-g32-asym"]
+    quantize(tmp_path / "plain", replace(format, skip=(*format.skip, *ROUTERS, "indexer")), tmp_path)
+
+    formats = open_checkpoint(tmp_path / "stored").formats
+    ours, theirs = (prompt_logits(tmp_path / kind, "float") for kind in ("stored", "floats"))
+
+    assert (formats["layers.1.q_up"].dtype, formats["layers.1.index_q"].dtype) == ("int4", "float32")
+    assert np.abs(ours - theirs).max() < 0.01 * theirs.std()
+
+
+@pytest.mark.parametrize(
+    ("skip", "allowed"),
+    [(("proj", "embed", "head", ".gate.", "wq_b"), 0.0), ((*BY_NAME["fp8-block"].skip, *ROUTERS, "weights_proj"), 0.1)],
+    ids=["keys", "all"],
+)
+def test_an_indexer_may_be_fp8_beside_bfloat16(skip: tuple[str, ...], allowed: float, tmp_path: Path) -> None:
+    """DeepSeek publishes keys in FP8 and weights of heads in bfloat16: one matrix in memory, of floats, exactly."""
+    make(replace(INDEXED, dtype="bfloat16"), tmp_path / "plain")
+    format = replace(BY_NAME["fp8-block"], skip=skip)
+    quantize(tmp_path / "plain", replace(format, settings=format.settings | {"scale_fmt": "ue8m0"}), tmp_path)
+    stored = load_file(tmp_path / "stored/model.safetensors")
+    indexer = "model.layers.1.self_attn.indexer"
+    assert stored[f"{indexer}.wk.weight"].dtype == torch.float8_e4m3fn
+    assert stored[f"{indexer}.wk.weight_scale_inv"].shape == (1, 2)
+    assert stored[f"{indexer}.weights_proj.weight"].dtype == torch.bfloat16
+
+    formats = open_checkpoint(tmp_path / "stored").formats
+    ours, theirs = (prompt_logits(tmp_path / kind) for kind in ("stored", "floats"))
+
+    assert formats["layers.1.index_in"] == WeightFormat("float32")
+    assert (formats["layers.1.index_q"].dtype == "fp8_e4m3") == bool(allowed)
+    assert np.median(np.abs(ours - theirs)) <= allowed * theirs.std()
 
 
 def test_floats_are_rounded_at_load(plain: tuple[str, Path]) -> None:
