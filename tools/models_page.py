@@ -43,10 +43,12 @@ beginning goes on there), and at a chunk's end while a slot is free. The second 
 has its first token after 0.25 of the time that it took when only the third went on there (LFM2-1.2B and 4 layers of
 Qwen3.5-9B, int4, a Xeon with AMX, two cores); with one of 400 tokens 0.26, and the first chat waits 3 to 4 % longer. A
 copy takes 0.16 MiB for LFM2-1.2B, 50.6 MiB for Qwen3.5-9B. `--speculative-config` works for them, too; a draft model
-may not keep states. Latent attention (`deepseek_v2`, `deepseek_v3`, `glm4_moe_lite`, `minicpm3`, `kimi_linear`) attends
-to latents in prompts as in decoding: a token is the same in a chunk and alone. Of models that see or hear the text part
-is served. Where transformers leaves out by what Cohere 2 and Granite scale their logits (`aya_vision`,
-`cohere2_vision`, `granite_speech`), forearm scales them as for the text model alone: the greedy tokens are the same.
+may not keep states. Latent attention (`deepseek_v2`, `deepseek_v3`, `deepseek_v32`, `glm4_moe_lite`, `glm_moe_dsa`,
+`minicpm3`, `kimi_linear`) attends to latents in prompts as in decoding: a token is the same in a chunk and alone. In
+`deepseek_v32` and `glm_moe_dsa` a token attends to the 2,048 keys that the layer's indexer chooses, or an earlier
+layer's in GLM-5.2. Of models that see or hear the text part is served. Where transformers leaves out by what Cohere 2
+and Granite scale their logits (`aya_vision`, `cohere2_vision`, `granite_speech`), forearm scales them as for the text
+model alone: the greedy tokens are the same.
 """
 MEMORY = """
 ## Memory, machines, formats of calls
@@ -104,6 +106,7 @@ PARSERS = {
     "phi3": ("phi4_mini_json", ""), "gemma4": ("gemma4", "gemma4"), "gemma4_text": ("gemma4", "gemma4"),
     "smollm3": ("hermes", "qwen3"), "granite": ("granite", "granite"), "granitemoehybrid": ("granite4", ""),
     "ernie4_5_moe": ("ernie45", "ernie45"), "glm4_moe": ("glm45", "glm45"), "glm4_moe_lite": ("glm47", "glm45"),
+    "glm_moe_dsa": ("glm47", "glm45"),
     "gpt_oss": ("openai", "openai_gptoss"), "seed_oss": ("seed_oss", "seed_oss"), "olmo3": ("olmo3", "olmo3"),
     "lfm2": ("lfm2", ""), "lfm2_moe": ("lfm2", ""), "exaone4": ("hermes", "qwen3"), "minicpm3": ("minicpm", ""),
     "deepseek_v3": ("deepseek_v3", "deepseek_r1"), "kimi_linear": ("kimi_k2", ""),

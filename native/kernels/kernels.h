@@ -414,7 +414,7 @@ struct GatherTask {
   int64_t begin, end;
 };
 
-// The scores that keys are chosen by for one token (DeepSeek-AI 2025, DeepSeek-V3.2: the lightning indexer), of keys
+// The scores that keys are chosen by for one token (DeepSeek-AI 2025, arXiv:2512.02556, the lightning indexer), of keys
 // [begin, end), begin a multiple of 64:
 //   scores[j] = sum over heads h, ascending, of weights[h] * max(0, q[h] . key[j])
 //   cache    keys alone, of one head; blocks: as AttendTask's

@@ -66,7 +66,8 @@ _SIZES: dict[str, Any] = {
 _TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 _MLA = {"num_key_value_heads": 4}
 _MLA_ROTATED = _MLA | {"head_dim": 8}
-_INDEX = {"index_n_heads": 4, "index_head_dim": 16, "index_topk": 64}
+# Fewer keys than the prompts have; with few heads many scores are 0, and which of their keys are chosen is left open.
+_INDEX = {"index_n_heads": 16, "index_head_dim": 16, "index_topk": 12}
 _HEADS = {"head_dim": 16, "num_key_value_heads": 2}
 _LINEAR_THEN_FULL = {"layer_types": ["linear_attention", "full_attention"]}
 _QWEN4_TEXT = {

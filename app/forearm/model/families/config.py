@@ -55,12 +55,12 @@ class Attention:
 
 @dataclass(frozen=True)
 class Indexer:
-    """What chooses the keys that a token attends to (DeepSeek-AI 2025, DeepSeek-V3.2: sparse attention).
+    """Small heads that choose the keys which a token attends to (DeepSeek-AI 2025, arXiv:2512.02556, sparse attention).
 
     A token sees the `chosen` keys before it whose scores are the largest, and all if it has no more. A score is the sum
     over `heads` heads of head_dim numbers of weight * max(0, query . key); queries are made of the latent of queries,
     keys and weights of the residual. interleaved: its rope, with the angles of the layer. shared: the layer has no
-    indexer, but sees the keys that the last layer with one has chosen (GLM-5.2).
+    indexer, but sees the keys that the last layer with one has chosen (GLM-5.2; Bai et al. 2026, arXiv:2603.12201).
     """
 
     heads: int

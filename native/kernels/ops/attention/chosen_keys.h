@@ -1,4 +1,4 @@
-// Attention to chosen keys (DeepSeek-AI 2025, DeepSeek-V3.2): the scores that keys are chosen by, and the packing of
+// Attention to chosen keys (DeepSeek-AI 2025, arXiv:2512.02556): the scores that keys are chosen by, and the packing of
 // those that were chosen.
 #pragma once
 #include "kernels/kernels.h"
