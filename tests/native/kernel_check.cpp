@@ -2,8 +2,8 @@
 //
 // kernel_check [--few] [TIER [GROUP]]    all of them without a name; exit status 0 when every case holds
 //
-// --few: of codes, one case in seven, of float matrices, three in seven, of attention, one in four. For emulated CPUs
-// and under sanitizers.
+// --few: of codes, one case in seven, of float matrices, three in seven, of attention and of its keys, one in four. For
+// emulated CPUs and under sanitizers.
 #include "kernel_check.h"
 
 #include <stdio.h>
@@ -26,6 +26,8 @@ void check_norm(Report&, const Kernels& tier, const Kernels& scalar);
 void check_rope(Report&, const Kernels& tier, const Kernels& scalar);
 void check_rows(Report&, const Kernels& tier, const Kernels& scalar);
 void check_attention(Report&, const Kernels& tier, const Kernels& scalar);
+void check_chosen_keys(Report&, const Kernels& tier, const Kernels& scalar);
+void check_index_scores(Report&, const Kernels& tier, const Kernels& scalar);
 void check_route(Report&, const Kernels& tier, const Kernels& scalar);
 void check_combine(Report&, const Kernels& tier, const Kernels& scalar);
 void check_short_conv(Report&, const Kernels& tier, const Kernels& scalar);
@@ -56,6 +58,8 @@ constexpr struct {
     {"rope", check_rope},
     {"rows", check_rows},
     {"attention", check_attention},
+    {"chosen_keys", check_chosen_keys},
+    {"index_scores", check_index_scores},
     {"route", check_route},
     {"combine", check_combine},
     {"short_conv", check_short_conv},

@@ -71,6 +71,9 @@ inline bool is_scalar(const Kernels& tier) { return tier.tier == std::string("sc
 // Values as a 16-bit dtype holds them (f32: unchanged).
 std::vector<float> rounded(std::vector<float> values, DType dtype);
 
+// Rows [.., dim] of keys or values as a cache of this dtype holds them.
+std::vector<float> kept(std::vector<float> rows, int64_t dim, DType dtype);
+
 // A matrix [n, k] packed as a tier wants it, 64-byte aligned.
 class Packed {
  public:

@@ -2,7 +2,6 @@
 // multiplies bf16; and in every tier the same bits for a token whoever shares its tile and however its chunks are
 // divided.
 #include <math.h>
-#include <string.h>
 
 #include <algorithm>
 #include <bit>
@@ -24,22 +23,6 @@ struct Shape {
 };
 
 constexpr float kCap = 4.0f;
-
-// Rows [.., dim] of keys or values as a cache of this dtype holds them.
-std::vector<float> kept(std::vector<float> rows, int64_t dim, DType dtype) {
-  if (is_float(dtype)) return rounded(std::move(rows), dtype);
-  for (size_t first = 0; first < rows.size(); first += static_cast<size_t>(dim)) {
-    float largest = 0;
-    for (int64_t d = 0; d < dim; ++d) largest = fmaxf(largest, fabsf(rows[first + d]));
-    for (int64_t d = 0; d < dim; ++d) {
-      float& x = rows[first + d];
-      const float top = cache_top(dtype), scaled = x * (top / largest);
-      const float code = is_fp8(dtype) ? widen_fp8(narrow_fp8(scaled, dtype), dtype) : nearbyintf(scaled) + 0.0f;
-      x = code * (largest / top);  // of int8 never -0
-    }
-  }
-  return rows;
-}
 
 // One layer's inputs: `context` keys before the step's own tokens.
 struct Problem {

@@ -88,6 +88,21 @@ std::vector<float> rounded(std::vector<float> values, DType dtype) {
   return values;
 }
 
+std::vector<float> kept(std::vector<float> rows, int64_t dim, DType dtype) {
+  if (is_float(dtype)) return rounded(std::move(rows), dtype);
+  for (size_t first = 0; first < rows.size(); first += static_cast<size_t>(dim)) {
+    float largest = 0;
+    for (int64_t d = 0; d < dim; ++d) largest = fmaxf(largest, fabsf(rows[first + d]));
+    for (int64_t d = 0; d < dim; ++d) {
+      float& x = rows[first + d];
+      const float top = cache_top(dtype), scaled = x * (top / largest);
+      const float code = is_fp8(dtype) ? widen_fp8(narrow_fp8(scaled, dtype), dtype) : nearbyintf(scaled) + 0.0f;
+      x = code * (largest / top);  // of int8 never -0
+    }
+  }
+  return rows;
+}
+
 Packed::Packed(const Kernels& tier, DType dtype, const std::vector<float>& values, int64_t n, int64_t k) {
   const int64_t quantum = tier.layout[static_cast<int>(dtype)].quantum;
   bytes_.resize(packed_elements(n, k, quantum) * dtype_bytes(dtype) + 64);
