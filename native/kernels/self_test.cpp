@@ -3,18 +3,12 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/chosen_formats.h"
 #include "kernels/pack.h"
+#include "kernels/self_test_cases.h"
 
 namespace forearm {
-namespace {
+namespace self_test {
 
-using Floats = std::vector<float>;
-
-constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-constexpr int at(DType dtype) { return static_cast<int>(dtype); }
-
-// Numbers in [-1, 1) that bf16, and so every form except fp8, holds exactly (pack.h rounds to fp8).
 Floats numbers(int64_t count, uint32_t seed) {
   Floats values(static_cast<size_t>(count));
   for (float& value : values) {  // Knuth, TAOCP 2, 3.3.4: a linear congruential generator
@@ -24,46 +18,9 @@ Floats numbers(int64_t count, uint32_t seed) {
   return values;
 }
 
-// Zeroed memory that begins at a cache line.
-class Bytes {
- public:
-  explicit Bytes(int64_t count) : bytes_(static_cast<size_t>(count) + 64) {}
-  char* data() { return bytes_.data() + (64 - reinterpret_cast<uintptr_t>(bytes_.data()) % 64) % 64; }
+namespace {
 
- private:
-  std::vector<char> bytes_;
-};
-
-// An operand of any form, and its memory.
-struct TestRows {
-  TestRows(Form form, int64_t rows, int64_t dim, int64_t group = 0)
-      : size(round_up(rows, 2) * round_up(dim, 64) * 4), bytes(size) {
-    const int64_t groups = group ? (dim + group - 1) / group : 0;
-    scales.resize(static_cast<size_t>(round_up(rows, 2) * digits_of(form) * groups));
-    sums.resize(scales.size());
-    operand = {bytes.data(), round_up(dim, 64), form, group, scales.data(), sums.data()};
-  }
-  TestRows(const TestRows&) = delete;
-
-  // All bytes, scales and sums of the operand, as numbers.
-  Floats all() {
-    const auto* first = reinterpret_cast<const uint8_t*>(bytes.data());
-    Floats out(first, first + size);
-    out.insert(out.end(), scales.begin(), scales.end());
-    out.insert(out.end(), sums.begin(), sums.end());
-    return out;
-  }
-  Floats floats() {
-    const auto* first = reinterpret_cast<const float*>(bytes.data());
-    return {first, first + size / 4};
-  }
-
-  int64_t size;
-  Bytes bytes;
-  Floats scales;
-  std::vector<int32_t> sums;
-  Operand operand;
-};
+constexpr int at(DType dtype) { return static_cast<int>(dtype); }
 
 // Each of the following functions runs one operation with the variant-th of its settings and returns all that it wrote.
 
@@ -272,49 +229,6 @@ Floats scaled_product(const Kernels& k, int variant) {
   return multiplied(k, DType::f16_scaled, Form::f16_scaled, product(variant * 5));
 }
 
-// One slice after a context, its keys written by write_kv: whole, with a window, and as partial results that are
-// merged.
-constexpr int64_t kContext = 45, kTokens = 5, kKeys = kContext + kTokens, kGroupHeads = 3, kAttended = 32,
-                  kAttentions = 3;
-constexpr ChosenFormats kCaches{[](DType d) { return number_format(d).in_cache; }};
-Floats attended(const Kernels& k, int variant) {
-  const DType dtype = kCaches.dtypes[variant / kAttentions];
-  constexpr int64_t kBlocks = 2;
-  const int64_t head_bytes = kv_head_bytes(dtype, kAttended);
-  Bytes keys(kBlocks * head_bytes), values(kBlocks * head_bytes), scratch(k.attend_scratch_bytes(kAttended));
-  const KvCache cache = {keys.data(), values.data(), head_bytes, head_bytes, dtype, kAttended};
-  const int32_t blocks[] = {1, 0};
-  std::vector<int32_t> slots;
-  for (int64_t i = 0; i < kKeys; ++i)
-    slots.push_back(blocks[i / kBlockTokens] * static_cast<int32_t>(kBlockTokens) +
-                    static_cast<int32_t>(i % kBlockTokens));
-  const Floats key = numbers(kKeys * kAttended, 18), value = numbers(kKeys * kAttended, 19);
-  k.write_kv({cache, key.data(), value.data(), kAttended, kKeys, kAttended, 0, slots.data()});
-
-  const Floats q = numbers(kTokens * kGroupHeads * kAttended, 20);
-  TestRows out(Form::f32_rows, kTokens, kGroupHeads * kAttended);
-  Floats partials(kTokens * kGroupHeads * (2 + kAttended));
-  AttendTask task{};
-  task.cache = cache;
-  task.blocks = blocks;
-  task.q = q.data();
-  task.q_stride = kGroupHeads * kAttended;
-  task.head_dim = kAttended;
-  task.group = kGroupHeads;
-  task.token_end = kTokens;
-  task.first_position = kContext;
-  task.window = variant % kAttentions == 1 ? 20 : 0;
-  task.scale = 0.177f;
-  task.chunk_end = 1;
-  task.out = out.operand;
-  task.scratch = scratch.data();
-  const bool parted = variant % kAttentions == 2;
-  task.partials = parted ? partials.data() : nullptr;
-  k.attend(task);
-  if (parted) k.merge({task, 1, static_cast<int64_t>(partials.size())});
-  return out.floats();
-}
-
 Floats of_a_row(const Kernels& k, int variant) {
   constexpr int64_t kLengths[] = {1, 16, 333};
   const int64_t n = kLengths[variant];
@@ -380,6 +294,8 @@ constexpr Case kCases[] = {
     {"16-bit gemm", product_of_16_bits, kProducts* kCodes.count, exactly, false},
     {"fp8 gemm", wide_product, kProducts* kWide.count, of_wide, true},
     {"attention", attended, kAttentions* kCaches.count, of_attention, false},
+    {"gather_keys", gathered, kCaches.count, exactly, false},
+    {"index_scores", index_scored, kCaches.count, exactly, false},
     {"row", of_a_row, 3, exactly, false},
 };
 
@@ -395,12 +311,14 @@ bool agree(const Floats& got, const Floats& wanted, float allowance, bool relati
 }
 
 }  // namespace
+}  // namespace self_test
 
 const char* wrong_operation(const Kernels& tier, const Kernels& scalar) {
-  for (const Case& one : kCases) {
-    if (one.run == scaled_product && !tier.scales_halves) continue;  // it never multiplies so
+  for (const self_test::Case& one : self_test::kCases) {
+    if (one.run == self_test::scaled_product && !tier.scales_halves) continue;  // it never multiplies so
     for (int variant = 0; variant < one.variants; ++variant) {
-      if (!agree(one.run(tier, variant), one.run(scalar, variant), one.allowance(tier, variant), one.relative))
+      if (!self_test::agree(one.run(tier, variant), one.run(scalar, variant), one.allowance(tier, variant),
+                            one.relative))
         return one.operation;
     }
   }

@@ -80,7 +80,7 @@ int check_tier(const Kernels& tier, const char* only_group, bool few) {
     const bool ran = report.cases() > 0;
     if (!ran) printf("FAIL %s %s: ran no case\n", tier.tier, group.name);
     failures += report.failures() + !ran;
-    printf("%-11s %-11s %5d cases, %d failed, worst error %.2f of its tolerance\n", tier.tier, group.name,
+    printf("%-11s %-12s %5d cases, %d failed, worst error %.2f of its tolerance\n", tier.tier, group.name,
            report.cases(), report.failures(), report.worst());
   }
   if (groups == 0) printf("FAIL there is no group %s\n", only_group);

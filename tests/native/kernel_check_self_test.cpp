@@ -155,6 +155,43 @@ constexpr struct {
          shift(t.attend.out, 0);
        };
      }},
+    {"gather_keys",  // of another key than the chosen one
+     [](Kernels& k) {
+       k.gather_keys = [](const GatherTask& t) {
+         GatherTask all = t;
+         all.chosen = nullptr;
+         sound->gather_keys(all);
+       };
+     }},
+    {"gather_keys",  // whose last key of the last block, which is beyond the end, is not all zeros
+     [](Kernels& k) {
+       k.gather_keys = [](const GatherTask& t) {
+         sound->gather_keys(t);
+         const int64_t blocks = (t.end + kBlockTokens - 1) / kBlockTokens;
+         flip(t.to.keys + (blocks - 1) * t.to.block_bytes + t.to.head_bytes - 1);
+       };
+     }},
+    {"index_scores",  // without the last head
+     [](Kernels& k) {
+       k.index_scores = [](const IndexTask& t) {
+         IndexTask fewer = t;
+         --fewer.heads;
+         sound->index_scores(fewer);
+       };
+     }},
+    {"index_scores",  // without max(0, x): that is max(0, x) - max(0, -x)
+     [](Kernels& k) {
+       k.index_scores = [](const IndexTask& t) {
+         std::vector<float> scores(static_cast<size_t>(t.end) + 2 * kBlockTokens), q(t.q, t.q + t.heads * t.head_dim);
+         for (float& x : q) x = -x;
+         IndexTask other = t;
+         other.q = q.data();
+         other.scores = scores.data();
+         sound->index_scores(other);
+         sound->index_scores(t);
+         for (int64_t i = t.begin; i < t.end; ++i) t.scores[i] -= scores[static_cast<size_t>(i)];
+       };
+     }},
     {"row",
      [](Kernels& k) {
        k.row_max = [](const float* x, int64_t n) {
