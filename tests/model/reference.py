@@ -11,19 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
-from tests.model.reference_routes import routes
+from tests.model.reference_routes import Seen, chosen_keys, routes
 from tests.model.reference_streams import corrected, first_streams, laurel, one_stream, predicted
-from tests.model.reference_sums import EXACT, Array, Rounding, linear, norm
+from tests.model.reference_sums import EXACT, Array, Positions, Rounding, linear, norm, rotated
 
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.shards import Mapping, widened
 from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig
 from forearm.model.families.recurrences import GatedDelta, Mamba2, ShortConv
 
-Positions = npt.NDArray[np.int64]
 Kept = dict[int, tuple[Array, Array]]  # the keys and values of each layer
-Seen = npt.NDArray[np.bool_] | None  # [tokens, keys]: those that an indexer has chosen
 
 
 def load_weights(
@@ -292,33 +289,6 @@ def latent_attention(
     return linear(out, w["o"], w.get("o.bias"), e), seen
 
 
-def chosen_keys(
-    config: ModelConfig,
-    own: LatentAttention,
-    w: dict[str, Array],
-    x: Array,
-    latents: Array,
-    positions: Positions,
-    e: Rounding,
-) -> Seen:
-    """The keys that the indexer chooses for each token, [tokens, keys]. latents: those of queries."""
-    indexer, exact = own.indexer, replace(e, int8="")  # keys and weights of its heads are never made by codes
-    assert indexer is not None
-    assert own.rope is not None
-    turned = replace(config, ropes=tuple(replace(one, interleaved=indexer.interleaved) for one in config.ropes))
-    q = linear(latents, w["index_q"], None, e).reshape(len(x), indexer.heads, -1)
-    k = norm(replace(config, layer_norm=True), w, "index_norm", linear(x, w["index_k"], None, exact), e)[:, None]
-    q, k = (rotated(turned, own.rope, one, positions, e) for one in (q, k))
-    k = e.around(k, e.cache)
-    products = np.maximum(np.einsum("qhd,kd->qhk", q, k[:, 0]), 0)
-    scores = np.einsum("qhk,qh->qk", products, linear(x, w["index_weights"], None, exact))
-    scores = np.where(positions[None] <= positions[:, None], scores, -np.inf)
-    order = np.argsort(-scores, axis=1, kind="stable")
-    seen = np.zeros(scores.shape, bool)
-    np.put_along_axis(seen, order[:, : indexer.chosen], True, axis=1)
-    return seen
-
-
 def short_conv(own: ShortConv, w: dict[str, Array], x: Array, e: Rounding) -> Array:
     """A convolution of each channel over the tokens up to its own, between two gates."""
     b, c, u = (linear(x, w[f"conv_{name}"], w.get(f"conv_{name}.bias"), e) for name in ("b", "c", "x"))
@@ -454,25 +424,6 @@ def experts_apart(config: ModelConfig, own: Experts, w: dict[str, Array], x: Arr
     rows = norm(config, w, "pre_mlp_norm", x, e)
     shared = mlp(own.shared, {name[7:]: w[name] for name in w if name.startswith("shared.")}, rows, e)
     return norm(config, w, "post_experts_norm", y, e) + norm(config, w, "post_shared_norm", shared, e)
-
-
-def rotated(config: ModelConfig, rope: int, x: Array, positions: Positions, e: Rounding) -> Array:
-    """The first 2 * len(inv_freq) values of each head, turned by position * inv_freq; x [tokens, heads, head_dim].
-
-    An angle is rounded as a power, as a frequency and as a product with the position, so its error grows with that.
-    """
-    turn = config.ropes[rope]
-    half = len(turn.inv_freq)
-    angles = positions[:, None, None] * turn.inv_freq.astype(np.float64)[None, None, :]
-    angles = e.around(angles, e.sums, 3)
-    cos, sin = np.cos(angles) * turn.scale, np.sin(angles) * turn.scale
-    y = x.copy()
-    a, b = (
-        (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if turn.interleaved else (slice(0, half), slice(half, 2 * half))
-    )
-    y[..., a] = x[..., a] * cos - x[..., b] * sin
-    y[..., b] = x[..., b] * cos + x[..., a] * sin
-    return y
 
 
 def activated(name: str, x: Array) -> Array:

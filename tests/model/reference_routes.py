@@ -1,14 +1,16 @@
-"""The experts that a router chooses and their weights, in numpy float64; a part of the reference."""
+"""What is chosen by scores, in numpy float64; a part of the reference: experts with their weights, and keys."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
+from tests.model.reference_sums import Array, Positions, Rounding, linear, norm, rotated
 
-from forearm.model.families.config import Experts
+from forearm.model.families.config import Experts, LatentAttention, ModelConfig
 
-Array = npt.NDArray[np.float64]
-Positions = npt.NDArray[np.int64]
+Seen = npt.NDArray[np.bool_] | None  # [tokens, keys]: those that an indexer has chosen; None: all
 
 
 def routes(own: Experts, logits: Array, correction: Array | None) -> tuple[Positions, Array]:
@@ -42,3 +44,30 @@ def sparse_mixer(own: Experts, logits: Array) -> tuple[Positions, Array]:
         weights[:, i] = 1 / np.where(near, np.exp(left - top), 0).sum(axis=-1)
         left[tokens, chosen[:, i]] = -np.inf
     return chosen, weights
+
+
+def chosen_keys(
+    config: ModelConfig,
+    own: LatentAttention,
+    w: dict[str, Array],
+    x: Array,
+    latents: Array,
+    positions: Positions,
+    e: Rounding,
+) -> Seen:
+    """The keys that the indexer chooses for each token, [tokens, keys]. latents: those of queries."""
+    indexer, exact = own.indexer, replace(e, int8="")  # keys and weights of its heads are never made by codes
+    assert indexer is not None
+    assert own.rope is not None
+    turned = replace(config, ropes=tuple(replace(one, interleaved=indexer.interleaved) for one in config.ropes))
+    q = linear(latents, w["index_q"], None, e).reshape(len(x), indexer.heads, -1)
+    k = norm(replace(config, layer_norm=True), w, "index_norm", linear(x, w["index_k"], None, exact), e)[:, None]
+    q, k = (rotated(turned, own.rope, one, positions, e) for one in (q, k))
+    k = e.around(k, e.cache)
+    products = np.maximum(np.einsum("qhd,kd->qhk", q, k[:, 0]), 0)
+    scores = np.einsum("qhk,qh->qk", products, linear(x, w["index_weights"], None, exact))
+    scores = np.where(positions[None] <= positions[:, None], scores, -np.inf)
+    order = np.argsort(-scores, axis=1, kind="stable")
+    seen = np.zeros(scores.shape, bool)
+    np.put_along_axis(seen, order[:, : indexer.chosen], True, axis=1)
+    return seen

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from forearm.model.families.config import ModelConfig
 
 Array = npt.NDArray[np.float64]
+Positions = npt.NDArray[np.int64]
 
 
 @dataclass
@@ -99,3 +100,22 @@ def norm(config: ModelConfig, w: dict[str, Array], name: str, x: Array, e: Round
     weight = weight if len(weight) > 1 else weight[0]
     y = x * (weight + (1.0 if config.norm_plus_one else 0.0)) + w.get(f"{name}.bias", 0.0)
     return e.around(y, e.sums, 8)
+
+
+def rotated(config: ModelConfig, rope: int, x: Array, positions: Positions, e: Rounding) -> Array:
+    """The first 2 * len(inv_freq) values of each head, turned by position * inv_freq; x [tokens, heads, head_dim].
+
+    An angle is rounded as a power, as a frequency and as a product with the position, so its error grows with that.
+    """
+    turn = config.ropes[rope]
+    half = len(turn.inv_freq)
+    angles = positions[:, None, None] * turn.inv_freq.astype(np.float64)[None, None, :]
+    angles = e.around(angles, e.sums, 3)
+    cos, sin = np.cos(angles) * turn.scale, np.sin(angles) * turn.scale
+    y = x.copy()
+    a, b = (
+        (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if turn.interleaved else (slice(0, half), slice(half, 2 * half))
+    )
+    y[..., a] = x[..., a] * cos - x[..., b] * sin
+    y[..., b] = x[..., b] * cos + x[..., a] * sin
+    return y

@@ -62,6 +62,14 @@ class Weights:
                     self.norm(f"layers.{i}.{name}_norm")
         self.executor.finish_loading()
 
+    def latents(self, prefix: str, mixer: LatentAttention) -> None:
+        if mixer.q_rank:
+            self.vector(prefix + "q_norm", mixer.q_rank, 1.0)
+        self.vector(prefix + "k_norm", mixer.rank, 1.0)
+        if mixer.indexer and not mixer.indexer.shared:
+            self.vector(prefix + "index_norm", mixer.indexer.head_dim, 1.0)
+            self.vector(prefix + "index_norm.bias", mixer.indexer.head_dim, 0.2)
+
     def layer(self, prefix: str) -> None:
         config = self.config
         before, after = ("input_norm", "pre_mlp_norm"), ("post_attention_norm", "post_mlp_norm")
@@ -81,12 +89,7 @@ class Weights:
             self.vector(prefix + "dt_bias", mixer.decays, 0.0)
             self.vector(prefix + "gate_norm", mixer.value_dim, 1.0)
         elif isinstance(mixer, LatentAttention):
-            if mixer.q_rank:
-                self.vector(prefix + "q_norm", mixer.q_rank, 1.0)
-            self.vector(prefix + "k_norm", mixer.rank, 1.0)
-            if mixer.indexer and not mixer.indexer.shared:
-                self.vector(prefix + "index_norm", mixer.indexer.head_dim, 1.0)
-                self.vector(prefix + "index_norm.bias", mixer.indexer.head_dim, 0.2)
+            self.latents(prefix, mixer)
         elif config.qk_norm != "none" and isinstance(mixer, Attention):
             all_heads, kv_heads, head_dim = config.heads_of(mixer)
             for name, heads in (("q_norm", all_heads), ("k_norm", kv_heads)):
