@@ -1,4 +1,4 @@
-"""What is chosen by scores, in numpy float64; a part of the reference: experts with their weights, and keys."""
+"""Choices by scores, in numpy float64, a part of the reference: of experts with their weights, and of keys."""
 
 from __future__ import annotations
 
