@@ -98,8 +98,9 @@ inline int64_t most_rows(int64_t dim) {
   return uses_amx<Mma>(dim) ? kTileRows : Mma::kUnits * Mma::kRows;
 }
 
+// Not inlined: attention in all its forms and index_scores share a copy.
 template <typename Mma>
-inline void score_keys(const AttendTile& t, const BlockPair& keys, int64_t first_key) {
+__attribute__((noinline)) void score_keys(const AttendTile& t, const BlockPair& keys, int64_t first_key) {
   const int64_t dim = t.q.stride, steps = dim / Mma::kQuantum;
   if constexpr (kHasTiles<Mma>) {
     if (uses_amx<Mma>(dim)) {
@@ -122,7 +123,7 @@ inline void score_keys(const AttendTile& t, const BlockPair& keys, int64_t first
 
 // Rows that see only one block of a pair multiply that one alone: the other may hold values that are not finite.
 template <typename Mma>
-inline void weigh_values(const AttendTile& t, const BlockPair& values, int64_t first_key) {
+__attribute__((noinline)) void weigh_values(const AttendTile& t, const BlockPair& values, int64_t first_key) {
   const uint32_t low = rows_that_see(t, first_key), high = rows_that_see(t, first_key + kBlockTokens);
   const int64_t dim = t.value_dim, steps = kBlockTokens / Mma::kQuantum;
   const char* weights = static_cast<const char*>(t.weights.data);

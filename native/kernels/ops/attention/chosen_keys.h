@@ -8,10 +8,22 @@
 namespace forearm {
 namespace {
 
-// Copies a key, whose numbers lie side by side, to its column of a panel, `unit` bytes at a time.
-template <int64_t kUnit>
-inline void scatter_units(const char* from, int64_t bytes, char* to) {
-  for (int64_t at = 0; at < bytes; at += kUnit) __builtin_memcpy(to + at * kPanel, from + at, kUnit);
+// Copies a key, whose numbers lie side by side, to its column of a panel, a unit at a time; null: zeros. No loop of it
+// is unrolled or vectorized: that is six times the code in each tier, and no faster, as stores are 16 units apart.
+template <typename Unit>
+__attribute__((noinline)) void scatter_units(const char* from, int64_t bytes, char* to) {
+  UNROLL(1)
+  for (int64_t at = 0; at < bytes; at += static_cast<int64_t>(sizeof(Unit))) {
+    Unit unit = 0;
+    if (from) __builtin_memcpy(&unit, from + at, sizeof unit);
+    __builtin_memcpy(to + at * kPanel, &unit, sizeof unit);
+  }
+}
+
+inline void scatter_key_units(int64_t unit, const char* from, int64_t bytes, char* to) {
+  if (unit == 1) return scatter_units<uint8_t>(from, bytes, to);
+  if (unit == 2) return scatter_units<uint16_t>(from, bytes, to);
+  unit == 4 ? scatter_units<uint32_t>(from, bytes, to) : scatter_units<uint64_t>(from, bytes, to);
 }
 
 inline void gather_keys(const GatherTask& t) {
@@ -29,7 +41,7 @@ inline void gather_keys(const GatherTask& t) {
     char* block = t.to.keys + i / kBlockTokens * t.to.block_bytes;
     char* to = block + column / kPanel * kPanel * bytes + column % kPanel * unit;
     if (i >= t.end) {
-      for (int64_t at = 0; at < bytes; at += unit) __builtin_memset(to + at * kPanel, 0, static_cast<uint64_t>(unit));
+      scatter_key_units(unit, nullptr, bytes, to);
       if (has_scales(dtype)) reinterpret_cast<float*>(block + kBlockTokens * bytes)[column] = 0.0f;
       continue;
     }
@@ -38,19 +50,7 @@ inline void gather_keys(const GatherTask& t) {
       const char* next = address(i + 1);
       for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(next + line);
     }
-    switch (unit) {
-      case 1:
-        scatter_units<1>(from, bytes, to);
-        break;
-      case 2:
-        scatter_units<2>(from, bytes, to);
-        break;
-      case 4:
-        scatter_units<4>(from, bytes, to);
-        break;
-      default:
-        scatter_units<8>(from, bytes, to);
-    }
+    scatter_key_units(unit, from, bytes, to);
     if (!has_scales(dtype)) continue;
     const int64_t token = (t.chosen ? t.chosen[i] : i) % kBlockTokens;
     const char* codes = from - token * bytes;
@@ -59,14 +59,14 @@ inline void gather_keys(const GatherTask& t) {
   }
 }
 
-// Lays out `rows` heads from `first` on, as queries of attention that see all of the task's keys.
-template <typename Multiply>
-inline void lay_out_heads(const IndexTask& task, const AttendTask& keys, int64_t first, int64_t rows, AttendRows& all) {
-  all.task = &keys;
-  lay_out(all, Multiply::kForm, first, rows, most_rows<Multiply>(task.cache.head_dim), Multiply::kRows);
+// Lays out `rows` heads from `first` on in tiles of at most `most`, as queries of attention that see all of the task's
+// keys. One function for all dtypes.
+__attribute__((noinline)) inline void lay_out_heads(const IndexTask& task, int64_t first, int64_t rows, int64_t most,
+                                                    int64_t unit_rows, Form form, AttendRows& all) {
+  lay_out(all, form, first, rows, most, unit_rows);
   for (int64_t i = 0; i < all.count; ++i) {
     AttendTile& t = all.tiles[i];
-    clear(static_cast<float*>(t.q.data), t.units * Multiply::kRows * task.cache.head_dim);
+    clear(static_cast<float*>(t.q.data), t.units * unit_rows * task.cache.head_dim);
     for (int64_t r = 0; r < t.rows; ++r) {
       t.begin[r] = task.begin;
       t.end[r] = task.end;
@@ -79,7 +79,7 @@ inline void lay_out_heads(const IndexTask& task, const AttendTask& keys, int64_t
 }
 
 // Adds the scores of a tile's heads and a pair of blocks.
-inline void add_head_scores(const float* weights, const AttendTile& t, float* scores) {
+__attribute__((noinline)) inline void add_head_scores(const float* weights, const AttendTile& t, float* scores) {
   for (int64_t lane = 0; lane < kPairKeys; lane += 16) {
     F16 sum = load(scores + lane);
     for (int64_t r = 0; r < t.rows; ++r)
@@ -88,8 +88,14 @@ inline void add_head_scores(const float* weights, const AttendTile& t, float* sc
   }
 }
 
+// Multiplies the scores of a pair of blocks with the scales of its keys, of blocks that have any.
+__attribute__((noinline)) inline void scale_scores(const PairScales& scales, float* scores) {
+  for (int64_t i = 0; i < kPairKeys / 16 && scales.keys[i / 2]; ++i)
+    store(scores + 16 * i, mul(load(scores + 16 * i), load(scales.keys[i / 2] + i % 2 * 16)));
+}
+
 template <DType K>
-inline void score_all_keys(const IndexTask& task) {
+__attribute__((noinline)) void score_all_keys(const IndexTask& task) {
   using Multiply = BlockMma<K, false>;
   AttendTask keys{};
   keys.cache = task.cache;
@@ -98,10 +104,11 @@ inline void score_all_keys(const IndexTask& task) {
   keys.scratch = task.scratch;
   const int64_t most = most_rows<Multiply>(task.cache.head_dim), together = kMostRows / most * most;
   clear(task.scores + task.begin, (task.end - task.begin + kPairKeys - 1) / kPairKeys * kPairKeys);
+  AttendRows all;
+  all.task = &keys;
   for (int64_t first = 0; first < task.heads; first += together) {
-    AttendRows all;
-    const int64_t left = task.heads - first;
-    lay_out_heads<Multiply>(task, keys, first, left < together ? left : together, all);
+    const int64_t left = task.heads - first, rows = left < together ? left : together;
+    lay_out_heads(task, first, rows, most, Multiply::kRows, Multiply::kForm, all);
     for (int64_t key = task.begin; key < task.end; key += kPairKeys) {
       BlockPair pair = pair_at<K, false>(keys, task.cache.keys, key, task.end, all.wide);
       for (int64_t i = 0; i < all.count; ++i) {
@@ -111,14 +118,8 @@ inline void score_all_keys(const IndexTask& task) {
       }
     }
   }
-  if (!has_scales(K)) return;
-  for (int64_t key = task.begin; key < task.end; key += kPairKeys) {
-    const PairScales scales = scales_at(keys, key, task.end);
-    for (int64_t i = 0; i < kPairKeys / 16 && scales.keys[i / 2]; ++i) {
-      float* at = task.scores + key + 16 * i;
-      store(at, mul(load(at), load(scales.keys[i / 2] + i % 2 * 16)));
-    }
-  }
+  for (int64_t key = task.begin; has_scales(K) && key < task.end; key += kPairKeys)
+    scale_scores(scales_at(keys, key, task.end), task.scores + key);
 }
 
 inline void index_scores(const IndexTask& task) {
