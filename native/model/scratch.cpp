@@ -327,12 +327,11 @@ void Scratch::carve_index(Carver& carver, const Config& c, const Limits& limits,
   index_queries = carver.floats(tokens, indexer ? indexer->heads * indexer->head_dim : 0);
   index_rows = scores ? std::clamp<int64_t>(kMostScores / scores, 1, tokens) : 0;
   index_scores = carver.floats(index_rows, scores);
-  const int64_t most = indexer ? round_up(indexer->chosen, kBlockTokens) : 0;
-  chosen_stride_ = most;
-  chosen_ = carver.take<int32_t>(scores ? tokens * most * 4 : 0);
-  own_gathered_bytes_ = most / kBlockTokens * kv_head_bytes(limits.kv_dtype, round_up(c.head_dim, kPanel));
+  gathered_keys = indexer ? round_up(std::min(indexer->chosen, limits.max_model_len), kBlockTokens) : 0;
+  chosen_ = carver.take<int32_t>(scores ? tokens * gathered_keys * 4 : 0);
+  own_gathered_bytes_ = gathered_keys / kBlockTokens * kv_head_bytes(limits.kv_dtype, round_up(c.head_dim, kPanel));
   own_gathered_ = carver.take_each(threads, own_gathered_bytes_);
-  gathered_blocks = carver.take<int32_t>(most / kBlockTokens * 4);
+  gathered_blocks = carver.take<int32_t>(gathered_keys / kBlockTokens * 4);
 }
 
 void Scratch::carve_sites(Carver& carver, const Limits& limits) {

@@ -128,9 +128,10 @@ class Scratch {
   Operand index_queries;     // [step_tokens, heads * head_dim], f32_rows
   Operand index_scores;      // [rows that are scored at once, max_model_len], f32_rows
   int64_t index_rows;        // of it
+  int64_t gathered_keys;     // the most of a member
   int32_t* gathered_blocks;  // the blocks of gathered keys: 0, 1, .. (Indexer)
   // The keys that were chosen for a row of the step, ascending.
-  int32_t* chosen_keys(int64_t row) const { return chosen_ + row * chosen_stride_; }
+  int32_t* chosen_keys(int64_t row) const { return chosen_ + row * gathered_keys; }
   // A member's own packed keys.
   char* gathered(int member) const { return own_gathered_ + member * own_gathered_bytes_; }
 
@@ -183,7 +184,7 @@ class Scratch {
             int threads);
 
   int32_t* chosen_;
-  int64_t chosen_stride_, own_gathered_bytes_;
+  int64_t own_gathered_bytes_;
   char* own_gathered_;
   char *own_row_, *own_attend_, *own_gemm_, *own_sampler_, *own_mixer_, *own_route_, *own_routes_;
   float* own_results_;

@@ -41,10 +41,7 @@ Indexer::Indexer(const Weights& weights, const KvBlocks& kv, Step& step) : weigh
     own.in = &weights.linear(layer + "index_in", IndexColumns(indexer).end, c.hidden);
     own.q = &weights.linear(layer + "index_q", indexer.heads * indexer.head_dim, latent->q_rank);
   }
-  const LatentKind* latent = c.latent();
-  if (!latent || !latent->indexer) return;
-  const int64_t blocks = round_up(latent->indexer->chosen, kBlockTokens) / kBlockTokens;
-  std::iota(step.scratch.gathered_blocks, step.scratch.gathered_blocks + blocks, 0);
+  std::iota(step.scratch.gathered_blocks, step.scratch.gathered_blocks + step.scratch.gathered_keys / kBlockTokens, 0);
 }
 
 void Indexer::plan() {

@@ -190,6 +190,7 @@ def test_an_indexer_has_the_pairs_of_angles_that_the_file_says(model: str, tmp_p
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"layer_types": 5}, "indexed_attention for each layer"),
         ({"layer_types": ["full_attention"] * 78}, "indexed_attention for each layer"),
         ({"indexer_types": ["shared"] * 78}, "the first one full"),
         ({"index_topk_pattern": "FX" * 39}, "78 times full or shared"),

@@ -105,7 +105,8 @@ def _indexed(inputs: FamilyInputs, config: ModelConfig, *, interleaved: bool) ->
     for key, size in (("index_n_heads", heads), ("index_topk", chosen)):
         if size < 1:
             raise keys.wrong(key, "at least 1")
-    if any(kind not in _INDEXED_LAYERS for kind in keys.get("layer_types") or ()):
+    kinds = keys.get("layer_types")
+    if kinds is not None and not (isinstance(kinds, list) and all(kind in _INDEXED_LAYERS for kind in kinds)):
         raise keys.wrong("layer_types", f"{_INDEXED_LAYERS[0]} for each layer")
     if not keys.optional_integer("q_lora_rank"):
         raise keys.wrong("q_lora_rank", "a rank: queries of the indexer are made of this latent")
