@@ -253,7 +253,7 @@ ROWS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any], int
             "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64,
             "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0,
         },
-    }),
+    }, 45, 64, 5),
     ("glm_moe_dsa", "GlmMoeDsaConfig", {
         **_LATENT, "index_n_heads": 18, "index_head_dim": 16, "index_topk": 40, "q_lora_rank": 52,
         "n_routed_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 28, "num_hidden_layers": 4,
