@@ -44,6 +44,8 @@ const Kind kKinds[] = {
     {"experts-i4", {DType::int4, 16, DType::f16}, DType::f32, Shape::experts},
     {"experts-i4w", {DType::int4, 32, DType::f16, Format::Zero::none, true}, DType::f32, Shape::experts},
     {"experts-fp8", {DType::fp8_e4m3}, DType::f32, Shape::experts},
+    {"indexed-f32", {DType::f32}, DType::f32, Shape::indexed},
+    {"indexed-i8", {DType::int8}, DType::f32, Shape::indexed},
     {"bert-f32", {DType::f32}, DType::f32, Shape::bert},
     {"bert-bf16", {DType::bf16}, DType::bf16, Shape::bert},
     {"bert-int8", {DType::int8}, DType::f32, Shape::bert},
@@ -72,6 +74,8 @@ constexpr float kExpected[kKindCount][kExpectedLogits] = {
     {-9.067435861e-01f, -1.212704480e-01f, -8.324578404e-01f, 1.935425401e-01f, -3.996783197e-01f, 1.739665270e+00f},
     {-1.117166162e+00f, 1.213980615e-01f, -7.482274771e-01f, 4.426056147e-01f, -1.577301323e-01f, 1.697186828e+00f},
     {-1.162162542e+00f, -1.824117005e-01f, -8.219285607e-01f, 1.211307049e-01f, -3.522590399e-01f, 1.643997669e+00f},
+    {1.282855988e+00f, -1.707596481e-01f, -9.451393485e-01f, 8.035416007e-01f, 3.795416951e-01f, -1.033508539e+00f},
+    {1.296307564e+00f, -1.541413367e-01f, -9.426188469e-01f, 8.100472093e-01f, 3.966570199e-01f, -1.032328606e+00f},
     {-4.474369884e-01f, -4.728244543e-01f, -5.827526450e-01f, 1.052111745e+00f, -8.366521001e-01f, -2.160294652e-01f},
     {-4.475793839e-01f, -4.728295207e-01f, -5.834150314e-01f, 1.049777150e+00f, -8.394122720e-01f, -2.169620991e-01f},
     {-4.425678849e-01f, -4.723451138e-01f, -5.790480971e-01f, 1.040748119e+00f, -8.328057528e-01f, -2.197535336e-01f},
@@ -116,7 +120,24 @@ Config with_experts(Config c) {
   return c;
 }
 
-Config config_of(const Kind& kind) { return kind.shape == Shape::experts ? with_experts(tiny()) : tiny(); }
+// Latent attention: a layer that chooses 20 keys for each token, and one that takes its choice.
+Config with_indexer(Config c) {
+  LatentKind latent{0, 32, 8, 12, 16, 28};
+  latent.indexer = IndexerKind{5, 16, 20, true};
+  c.layers[0].mixer = latent;
+  latent.indexer->shared = true;
+  c.layers[1].mixer = latent;
+  c.kv_heads = 1;
+  c.head_dim = latent.rank + latent.rotary;
+  c.qk_norm = QkNorm::none;
+  c.matrices = dense_matrices(c);
+  return c;
+}
+
+Config config_of(const Kind& kind) {
+  if (kind.shape == Shape::experts) return with_experts(tiny());
+  return kind.shape == Shape::indexed ? with_indexer(tiny()) : tiny();
+}
 
 void load(Executor& executor) {
   const Config& c = executor.config();
@@ -134,13 +155,16 @@ void load(Executor& executor) {
   const int64_t q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
   for (size_t i = 0; i < c.layers.size(); ++i) {
     const std::string layer = "layers." + std::to_string(i) + ".";
-    for (const auto& [name, rows] : {std::pair{"q", q}, {"k", kv}, {"v", kv}}) {
-      matrix(layer + name, rows, c.hidden);
-      vector(layer + name + ".bias", rows, 0.0f);
+    const auto* latent = c.layers[i].mixer_as<LatentKind>();
+    if (!latent) {
+      for (const auto& [name, rows] : {std::pair{"q", q}, {"k", kv}, {"v", kv}}) {
+        matrix(layer + name, rows, c.hidden);
+        vector(layer + name + ".bias", rows, 0.0f);
+      }
+      matrix(layer + "o", c.hidden, q);
     }
-    matrix(layer + "o", c.hidden, q);
     for (const MatrixSpec& spec : c.matrices)
-      if (spec.name.starts_with(layer) && spec.role != Role::mixer_in && spec.role != Role::mixer_out)
+      if (spec.name.starts_with(layer) && (latent || (spec.role != Role::mixer_in && spec.role != Role::mixer_out)))
         for (const MatrixPart& part : spec.parts) {
           matrix(part.name, spec.experts * part.rows, spec.k);
           if (spec.bias) vector(part.name + ".bias", spec.experts * part.rows, 0.0f);
@@ -149,8 +173,11 @@ void load(Executor& executor) {
       vector(layer + "correction", experts->count, 0.0f);
     vector(layer + "input_norm", c.hidden, 1.0f);
     vector(layer + "pre_mlp_norm", c.hidden, 1.0f);
-    vector(layer + "q_norm", c.head_dim, 1.0f);
-    vector(layer + "k_norm", c.head_dim, 1.0f);
+    vector(layer + "q_norm", latent ? latent->q_rank : c.head_dim, 1.0f);
+    vector(layer + "k_norm", latent ? latent->rank : c.head_dim, 1.0f);
+    if (!latent || latent->indexer->shared) continue;
+    vector(layer + "index_norm", latent->indexer->head_dim, 1.0f);
+    vector(layer + "index_norm.bias", latent->indexer->head_dim, 0.0f);
   }
   executor.finish_loading();
   executor.allocate_kv(8);

@@ -13,8 +13,9 @@ using Logits = std::vector<float>;
 
 constexpr int64_t kVocab = 97, kTexts = 7;
 
-// What is computed: logits of a decoder, dense or with experts, or an encoder's vectors.
-enum class Shape { decoder, experts, bert, modern };
+// What is computed: logits of a decoder, dense, with experts or to keys that an indexer chooses, or an encoder's
+// vectors.
+enum class Shape { decoder, experts, indexed, bert, modern };
 
 // How the weights are kept. Where activations are int8 all tiers multiply integers: codes give the same everywhere but
 // for what a KV cache of bfloat16 rounds.
