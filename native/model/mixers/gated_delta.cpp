@@ -87,17 +87,12 @@ const Norm* GatedDelta::mix(StepWalk& w, size_t layer, const Norm* add) {
 void GatedDelta::project(StepWalk& w, size_t layer, const Norm* add) {
   const Linear &in = *layers_[layer].in, &gates = *layers_[layer].gates;
   const Norm& norm = weights_.norms(layer).input;
-  GemmTask task{};
-  task.a = step_.stream(w, add, norm, in.matrix);
-  task.row_end = w.rows;
-  task.epilogue = Epilogue::store;
-  task.scale = 1.0f;
-  task.out = step_.scratch.mixer_in;
-  step_.multiply(w, in, task);
+  Operand rows = step_.stream(w, add, norm, in.matrix), out = step_.scratch.mixer_in;
+  step_.multiply(w, in, rows, out);
   if (gates.matrix.form() != in.matrix.form() || in.matrix.format.ordered)
-    task.a = step_.prepare_stream(w, nullptr, norm.in_residual ? nullptr : norm.if_there(), gates.matrix);
-  task.out.data = static_cast<float*>(task.out.data) + DeltaColumns(kind(layer)).b;
-  step_.multiply(w, gates, task);
+    rows = step_.prepare_stream(w, nullptr, norm.in_residual ? nullptr : norm.if_there(), gates.matrix);
+  out.data = static_cast<float*>(out.data) + DeltaColumns(kind(layer)).b;
+  step_.multiply(w, gates, rows, out);
 }
 
 // The rows of the two multiplications lie at two sites: members may be in either of them.
@@ -107,13 +102,7 @@ void GatedDelta::project_latents(StepWalk& w, size_t layer) {
     return Operand{step_.scratch.mixer_at(0, column), step_.scratch.mixer_in.stride, Form::f32_rows};
   };
   const auto multiply = [&](const Site& site, const Linear& linear, int64_t latent, int64_t out) {
-    GemmTask task{};
-    task.a = step_.rows_of(w, site, columns(latent), linear.matrix);
-    task.row_end = w.rows;
-    task.epilogue = Epilogue::store;
-    task.scale = 1.0f;
-    task.out = columns(out);
-    step_.multiply(w, linear, task);
+    step_.multiply(w, linear, step_.rows_of(w, site, columns(latent), linear.matrix), columns(out));
   };
   multiply(step_.scratch.inner, *layers_[layer].z, at.z_latent, at.z);
   multiply(step_.scratch.stream, *layers_[layer].a, at.a_latent, at.a);

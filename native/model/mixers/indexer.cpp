@@ -54,24 +54,13 @@ void Indexer::plan() {
       if (b.position[r] >= latent->indexer->chosen) rows_.push_back({r, b.block_start[s]});
 }
 
-void Indexer::multiply(StepWalk& w, const Linear& linear, const Operand& rows, const Operand& out) {
-  GemmTask task{};
-  task.a = rows;
-  task.row_end = w.rows;
-  task.epilogue = Epilogue::store;
-  task.scale = 1.0f;
-  task.out = out;
-  step_.multiply(w, linear, task);
-}
-
 void Indexer::project(StepWalk& w, size_t layer, const Matrix& before, const Operand& ready) {
   const Linear& in = *layers_[layer].in;
   const Norm& norm = weights_.norms(layer).input;
   const bool takes_ready = in.matrix.form() == before.form() && !before.format.ordered;
-  multiply(
-      w, in,
-      takes_ready ? ready : step_.prepare_stream(w, nullptr, norm.in_residual ? nullptr : norm.if_there(), in.matrix),
-      step_.scratch.index_in);
+  const Norm* before_it = norm.in_residual ? nullptr : norm.if_there();
+  const Operand rows = takes_ready ? ready : step_.prepare_stream(w, nullptr, before_it, in.matrix);
+  step_.multiply(w, in, rows, step_.scratch.index_in);
 }
 
 void Indexer::store_keys(const StepWalk& w, size_t layer) {
@@ -93,9 +82,9 @@ void Indexer::project_queries(StepWalk& w, size_t layer, const Matrix& before, c
   const Format &one = before.format, &other = q.matrix.format;
   const bool same_form = q.matrix.form() == before.form();
   if (same_form && one.group == other.group && one.turned == other.turned && !one.ordered && !other.ordered)
-    return multiply(w, q, ready, step_.scratch.index_queries);
+    return step_.multiply(w, q, ready, step_.scratch.index_queries);
   if (same_form) step_.barrier(w);
-  multiply(w, q, step_.output(w, step_.scratch.inner, q.matrix), step_.scratch.index_queries);
+  step_.multiply(w, q, step_.output(w, step_.scratch.inner, q.matrix), step_.scratch.index_queries);
 }
 
 // Rotates the first numbers of each head.

@@ -49,7 +49,6 @@ class Indexer {
   };
   const LatentKind& kind(size_t layer) const { return *step_.config.layers[layer].mixer_as<LatentKind>(); }
 
-  void multiply(StepWalk& w, const Linear& linear, const Operand& rows, const Operand& out);
   void rotate(const LatentKind& kind, float* x, int64_t stride, int64_t heads, Range rows) const;
   void score(int member, size_t layer, const LongRow& row, float* scores, Range keys) const;
   void choose_row(int member, const LongRow& row, const float* scores) const;

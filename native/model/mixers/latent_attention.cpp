@@ -49,14 +49,9 @@ LatentAttention::LatentAttention(const Weights& weights, const KvBlocks& kv, con
 const Norm* LatentAttention::mix(StepWalk& w, size_t layer, const Norm* add) {
   const LayerMatrices& m = layers_[layer];
   const LayerNorms& norms = weights_.norms(layer);
-  GemmTask task{};
-  task.a = step_.stream(w, add, norms.input, m.in->matrix);
-  task.row_end = w.rows;
-  task.epilogue = Epilogue::store;
-  task.scale = 1.0f;
-  task.out = step_.scratch.mixer_in;
-  step_.multiply(w, *m.in, task);
-  if (indexer_.has(layer)) indexer_.project(w, layer, m.in->matrix, task.a);
+  const Operand rows = step_.stream(w, add, norms.input, m.in->matrix);
+  step_.multiply(w, *m.in, rows, step_.scratch.mixer_in);
+  if (indexer_.has(layer)) indexer_.project(w, layer, m.in->matrix, rows);
   step_.barrier(w);
   store_latents(w, layer);
   if (indexer_.has(layer)) indexer_.store_keys(w, layer);
@@ -117,14 +112,9 @@ void LatentAttention::rotate(const LatentKind& k, const Operand& x, int64_t colu
 
 void LatentAttention::project_queries(StepWalk& w, size_t layer) {
   const Linear& q = *layers_[layer].q;
-  GemmTask task{};
-  task.a = step_.output(w, step_.scratch.inner, q.matrix);
-  task.row_end = w.rows;
-  task.epilogue = Epilogue::store;
-  task.scale = 1.0f;
-  task.out = step_.scratch.queries;
-  step_.multiply(w, q, task);
-  if (indexer_.has(layer)) indexer_.project_queries(w, layer, q.matrix, task.a);
+  const Operand latents = step_.output(w, step_.scratch.inner, q.matrix);
+  step_.multiply(w, q, latents, step_.scratch.queries);
+  if (indexer_.has(layer)) indexer_.project_queries(w, layer, q.matrix, latents);
   step_.barrier(w);
 }
 

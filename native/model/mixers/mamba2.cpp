@@ -34,13 +34,7 @@ const Norm* Mamba2::mix(StepWalk& w, size_t layer, const Norm* add) {
 
 void Mamba2::project(StepWalk& w, size_t layer, const Norm* add) {
   const Linear& in = *layers_[layer].in;
-  GemmTask task{};
-  task.a = step_.stream(w, add, weights_.norms(layer).input, in.matrix);
-  task.row_end = w.rows;
-  task.epilogue = Epilogue::store;
-  task.scale = 1.0f;
-  task.out = projected(layer);
-  step_.multiply(w, in, task);
+  step_.multiply(w, in, step_.stream(w, add, weights_.norms(layer).input, in.matrix), projected(layer));
 }
 
 const Norm* Mamba2::finish(StepWalk& w, size_t layer) {

@@ -21,13 +21,7 @@ ShortConv::ShortConv(const Weights& weights, const States& states, Step& step)
 const Norm* ShortConv::mix(StepWalk& w, size_t layer, const Norm* add) {
   const Linear &in = *layers_[layer].in, &out = *layers_[layer].out;
   const LayerNorms& norms = weights_.norms(layer);
-  GemmTask task{};
-  task.a = step_.stream(w, add, norms.input, in.matrix);
-  task.row_end = w.rows;
-  task.epilogue = Epilogue::store;
-  task.scale = 1.0f;
-  task.out = step_.scratch.mixer_in;
-  step_.multiply(w, in, task);
+  step_.multiply(w, in, step_.stream(w, add, norms.input, in.matrix), step_.scratch.mixer_in);
   step_.barrier(w);
   convolve(w, layer);
   if (layer + 1 == layers_.size()) step_.keep_logit_rows(w);

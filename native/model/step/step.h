@@ -82,6 +82,8 @@ class Step {
   template <class Done>
   void multiply(StepWalk& w, const Linear& linear, GemmTask task, const Done& done);
   void multiply(StepWalk& w, const Linear& linear, const GemmTask& task);
+  // Writes the rows of the step, multiplied with all columns of the matrix, to `out`.
+  void multiply(StepWalk& w, const Linear& linear, const Operand& rows, const Operand& out);
   // Calls work(owner, piece) for the pieces 0 .. count(owner) - 1 of this member, then for those that others of its
   // rank have not begun: a core that is delayed by other work (HTTP on a small machine, a hypervisor) does not delay
   // the step.
