@@ -32,7 +32,7 @@ struct Walk {
 // bench/kernels/kernels.cpp). Each tile of the same panels fetches its part of the next ones; otherwise the first would
 // wait for memory and the others for nothing: 48 rows of int8 went from 64 to 81 %, of float32 from 69 to 89 % (Xeon, n
 // 4864, k 896).
-template <bool kNear, int Panels, int64_t kStepBytes>
+template <bool kNear, int Panels, int64_t kStepBytes, int kLevel = kNearLevel>
 class Ahead {
  public:
   Ahead(const char* w, int64_t panel_bytes, TilePart part)
@@ -71,11 +71,11 @@ class Ahead {
 };
 
 // For a tile of all rows, which is bound by memory alone: fetches the lines that are multiplied 6 KiB later, over all
-// panels together, into the first or second level (kNearLevel), and near the end of the panels the beginning of the
+// panels together, into the first or second level (kLevel), and near the end of the panels the beginning of the
 // next ones. Of the read bandwidth (Xeon, n 4864, k 896, two cores): bf16 88 -> 97, 8 rows 76 -> 88 %; int8 95 -> 101,
 // 84 -> 87; int4 89 -> 96, 73 -> 83. A third of the distance is too little from 8 rows on; more is no better.
-template <int Panels, int64_t kStepBytes>
-class Ahead<true, Panels, kStepBytes> {
+template <int Panels, int64_t kStepBytes, int kLevel>
+class Ahead<true, Panels, kStepBytes, kLevel> {
  public:
   Ahead(const char* w, int64_t panel_bytes, TilePart)
       : apart_(panel_bytes), skip_((Panels - 1) * panel_bytes), end_(w + panel_bytes), at_(w + kDistance) {}
@@ -86,7 +86,7 @@ class Ahead<true, Panels, kStepBytes> {
     UNROLLED_FOR (p, Panels) {
       UNROLL(8)
       for (int64_t line = 0; line < kBytes; line += 64)
-        __builtin_prefetch(at_ + p * apart_ + line, 0, kNearLevel == 2 ? 2 : 3);
+        __builtin_prefetch(at_ + p * apart_ + line, 0, kLevel == 2 ? 2 : 3);
     }
     at_ += kBytes;
     const int64_t past = (end_ - at_ - 1) >> 63;  // all bits or none, as whole_ above
@@ -106,10 +106,15 @@ class Ahead<true, Panels, kStepBytes> {
   const char *end_, *at_;
 };
 
-// Whether a tile takes one panel after another: it fetches W, too, as a core that unpacks asks for too little at a time
-// (one row of int4 in groups of 32: 74 to 90 % of the read bandwidth, of MXFP4 73 to 89, two rows 54 to 85; Zen 5).
+// Whether a tile that takes one panel after another fetches W, too: a core that unpacks asks for too little at a time
+// (one row of int4 in groups of 32: 74 to 90 % of the read bandwidth, of MXFP4 73 to 89, two rows 54 to 85; Zen 5). Of
+// bytes and bf16 the hardware alone fetches more: with prefetches one row of int8 reads 25 to 29 GB/s instead of 34,
+// two rows 25 instead of 30 to 34, one row of bf16 28 to 30 instead of 33 to 35 (one thread of Zen 4, which has 33
+// GB/s).
 template <typename Mma, int Units, int Panels>
-constexpr bool kStreamed = Panels == 1 && requires { requires Units <= Mma::kStreamedUnits; };
+constexpr bool kStreamed = Panels == 1 && requires { requires Mma::kNibbles && Units <= Mma::kStreamedUnits; };
+template <typename Mma, int Units, int Panels>
+constexpr bool kFetchesW = Units * Mma::kRows >= kFetchedRows || kStreamed<Mma, Units, Panels>;
 
 // Adds `steps` steps to the sums, kTogether at once where the Mma takes them so, else two, or one by one where its step
 // is long: of two of 48 products gcc 12 moves sums and spills some. kStepA are the bytes of A of a step.
@@ -117,7 +122,7 @@ template <typename Mma, int64_t kStepA, typename Sums, int Units, int Panels, ty
 __attribute__((always_inline)) inline void add_steps(Sums (&sums)[Units][Panels], const char* a, int64_t unit_bytes,
                                                      const char* w, int64_t panel_bytes, int64_t steps,
                                                      SomeAhead& ahead) {
-  constexpr bool kFetch = Units * Mma::kRows >= kFetchedRows || kStreamed<Mma, Units, Panels>;
+  constexpr bool kFetch = kFetchesW<Mma, Units, Panels>;
   constexpr int64_t kStepW = Mma::kStepBytes;
   int64_t s = 0;
   if constexpr (requires { Mma::kTogether; }) {

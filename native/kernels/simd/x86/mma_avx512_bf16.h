@@ -6,7 +6,7 @@ namespace forearm {
 namespace {
 
 // Prefetching W from 3 rows on: 3 rows of int4 went from 62-83 to 93-96 % of the limit (three shapes, Zen 4); 2 rows of
-// int8 would lose 4 to 10 points. Tiles of one panel after another fetch W anyway (tile.h, kStreamed; Zen 5).
+// int8 would lose 4 to 10 points. Tiles of int4 that take one panel after another fetch W anyway (tile.h, kStreamed).
 constexpr int kFetchedRows = 3;
 // Prefetching into the second-level cache. Into the first level 8 and 12 rows of bf16 reach 85-88 and 76-80 % instead
 // of 94-97 and 89-94, of int8 89 and 70-81 instead of 90-97 and 84-92, 4 rows of int4 81-94 instead of 94-97; 10 or 16
