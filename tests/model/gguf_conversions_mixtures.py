@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 from tests.model.cases import Case
 from tests.model.gguf_conversions import LATENT, W, converted_case, latent, latent_keys, moe_keys, window_keys
@@ -75,6 +78,40 @@ def _indexed(config: Config) -> Config:
     }  # fmt: skip
 
 
+def _mistral4(name: str, **rope: Any) -> Case:
+    """A case of Mistral Small 4 with other settings of its angles."""
+    found = converted_case(name)
+    text = found.settings["text_config"]
+    text = text | {"rope_parameters": text["rope_parameters"] | rope}
+    return replace(found, settings=found.settings | {"text_config": text})
+
+
+def _mistral4_keys(config: Config) -> Config:
+    return moe_keys(config) | latent_keys(config)
+
+
+def _stacked(config: Config, name: str, values: np.ndarray) -> Tensors | None:
+    """Yield the experts as Hugging Face's format has them: gate and up in one tensor."""
+    names = {"mlp.experts.gate_up_proj": "ffn_gate_up_exps", "mlp.experts.down_proj": "ffn_down_exps"}
+    return iter([(f"{names[name]}.weight", values)]) if name in names else latent(config, name, values)
+
+
+def _apart(config: Config, name: str, values: np.ndarray) -> Tensors | None:
+    """Yield the experts of Mistral's format: a tensor each for gate and up."""
+    if name != "mlp.experts.gate_up_proj":
+        return _stacked(config, name, values)
+    halves = zip(("gate", "up"), np.split(values, 2, axis=1), strict=True)
+    return iter([(f"ffn_{part}_exps.weight", rows) for part, rows in halves])
+
+
+def _mistral_format(config: Config) -> Config:
+    rope = config["rope_parameters"]
+    return _mistral4_keys(config) | {
+        "expert_gating_func": 1, "attention.temperature_scale": rope["llama_4_scaling_beta"],
+        "attention.temperature_length": rope["original_max_position_embeddings"],
+    }  # fmt: skip
+
+
 def _falcon(config: Config) -> Config:
     return {
         "context_length": 2048, "tensor_data_layout": "jploski", "feed_forward_length": config["ffn_hidden_size"],
@@ -92,6 +129,7 @@ def _falcon_tensor(config: Config, name: str, values: np.ndarray) -> Tensors | N
     return iter([(name, np.concatenate(rows))])
 
 
+_MISTRAL4 = Conversion("mistral4", _mistral4_keys, LATENT, _stacked, told="queries do not grow")
 MIXTURES: list[tuple[Case, Conversion]] = [
     (converted_case("minimax_m2"), Conversion("minimax-m2", _minimax, _MINIMAX, _corrected)),
     (converted_case("hunyuan_v1_moe"), Conversion("hunyuan-moe", _hunyuan, _HUNYUAN)),
@@ -106,5 +144,8 @@ MIXTURES: list[tuple[Case, Conversion]] = [
     (converted_case("youtu"), Conversion("deepseek2", _youtu, LATENT, latent)),
     (converted_case("deepseek_v32"), Conversion("deepseek32", _indexed, INDEXED, latent)),
     (converted_case("glm_moe_dsa"), Conversion("glm-dsa", _indexed, INDEXED, latent)),
+    (_mistral4("mistral4", llama_4_scaling_beta=0.0), _MISTRAL4),
+    (_mistral4("mistral4-dense", rope_type="default", llama_4_scaling_beta=0.0), replace(_MISTRAL4, told="")),
+    (_mistral4("mistral4"), Conversion("deepseek2", _mistral_format, LATENT, _apart)),
     (converted_case("youtu-plain", rope_interleave=True), Conversion("deepseek2", _youtu, LATENT, latent)),
 ]

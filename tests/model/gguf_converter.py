@@ -50,7 +50,7 @@ class Conversion:
     names: modules of a layer that are not Llama's. keys: the architecture's own keys. change: what becomes of a tensor
     of a layer, with its name; None: it is renamed alone. permuted: rows of q and k are reordered. plus_one: 1 is added
     to norms. scaled: tensors outside of layers that are multiplied with a number of the config. extra: further tensors,
-    such as factors of angles.
+    such as factors of angles. told: a part of what is logged as the file is read; empty: nothing is.
     """
 
     architecture: str
@@ -61,6 +61,7 @@ class Conversion:
     plus_one: bool = False
     scaled: Mapping[str, str] = field(default_factory=dict)
     extra: Callable[[Config], dict[str, np.ndarray]] = lambda config: {}
+    told: str = ""
 
 
 def convert(folder: Path, conversion: Conversion) -> Path:
@@ -95,7 +96,7 @@ def _converted(config: Config, conversion: Conversion, name: str, values: np.nda
     """Yield the file's tensors of one tensor; "#" and a number behind a name: of this expert."""
     path = re.sub(r"^(model\.|backbone\.|language_model\.|transformer\.|gpt_neox\.)+", "", name)
     found = re.fullmatch(r"(?:layers|h)\.(\d+)\.(.+)", path)
-    if "visual" in name or "vision" in name:
+    if "visual" in name or "vision" in name or "projector" in name:
         return
     if found is None:
         module, _, end = path.rpartition(".")

@@ -13,9 +13,13 @@ from tests.model.gguf_conversions_dense import OTHERS
 from tests.model.gguf_conversions_mixtures import MIXTURES
 from tests.model.gguf_converter import Config, Conversion, convert
 from tests.model.gguf_models import numbers
-from tests.model.reference import Rounding, load_weights, logits, tolerance
+from tests.model.reference import Rounding, load_weights, logits, tolerance, weights_of
 from tests.model.run_native import Run, compute
 from tests.unit.model.gguf_files import random_blocks
+
+from forearm.errors import ConfigError
+from forearm.model.checkpoint.checkpoint import open_checkpoint
+from forearm.model.families.keys import read_json
 
 ALL = [*STATES, *OTHERS, *MIXTURES]
 
@@ -33,7 +37,8 @@ def test_a_converted_file_computes_what_the_checkpoint_does(
 
     # -exp(a_log) and multiplied weights are rounded to float32 once, and states sum that up over the prompt.
     np.testing.assert_allclose(ours, theirs, atol=1e-5 * float(np.abs(theirs).max()), rtol=0)
-    assert not caplog.messages, "a key or a tensor is not known"
+    told = [conversion.told in message for message in caplog.messages]
+    assert told == ([True] if conversion.told else []), f"a key or a tensor is not known: {caplog.messages}"
     assert config.eos_token_ids == (2, 3)
 
 
@@ -71,6 +76,47 @@ def test_layers_without_an_indexer_share_a_choice_in_files_that_do_not_say_so(tm
     assert [layer.mixer.indexer.shared for layer in config.layers] == [False, False, True, True]
 
 
+def _mistral4(folder: Path, architecture: str, **keys: float) -> tuple[Path, Case]:
+    """A checkpoint of Mistral Small 4, and the file of it in one of its two forms, with other keys."""
+    rows = {row[1].architecture: row for row in ALL if row[0].name == "mistral4"}
+    conversion, case = rows[architecture][1], rows["deepseek2"][0]  # of which queries grow
+    make(case, folder)
+    own = conversion.keys
+    return convert(folder, replace(conversion, keys=lambda config: own(config) | keys)), case
+
+
+def test_queries_grow_where_the_rope_parameters_say_so_that_a_file_of_mistral4_lacks(tmp_path: Path) -> None:
+    path, case = _mistral4(tmp_path, "mistral4")
+    theirs = logits(*load_weights(tmp_path, dtype="float32"), case.tokens())
+    allowed = 1e-5 * float(np.abs(theirs).max())
+    rope = read_json(tmp_path / "config.json").values["text_config"]["rope_parameters"]
+    first = rope["original_max_position_embeddings"]
+
+    off = np.abs(logits(*load_weights(path, dtype="float32"), case.tokens()) - theirs).max(axis=1)
+    assert off[:first].max() <= allowed < off[first:].min(), "as llama.cpp computes it"
+
+    told = weights_of(open_checkpoint(path, dtype="float32", rope={"rope_parameters": rope}))
+    np.testing.assert_allclose(logits(*told, case.tokens()), theirs, atol=allowed, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "keys", "message"),
+    [
+        ("mistral4", {"expert_gating_func": 2}, r"mistral4\.expert_gating_func = 2; it should be 1 \(softmax\)"),
+        ("mistral4", {"attention.temperature_scale": 0.1}, r"temperature_length is missing; it should be at least 1"),
+        ("deepseek2", {"attention.temperature_length": 0}, r"temperature_length = 0; it should be at least 1 beside"),
+        ("deepseek2", {"attention.temperature_length": 32}, r"= 32; it should be that of .*original_context_length"),
+    ],
+)  # fmt: skip
+def test_keys_of_mistral4_that_do_not_fit_are_refused(
+    architecture: str, keys: dict[str, float], message: str, tmp_path: Path
+) -> None:
+    path, _ = _mistral4(tmp_path, architecture, **keys)
+
+    with pytest.raises(ConfigError, match=message):
+        load_weights(path)
+
+
 def test_the_matrices_of_an_indexer_may_be_blocks(tmp_path: Path) -> None:
     """Queries are then made in another form than those of the heads, which are floats, of the same latent."""
     case, conversion = next(row for row in ALL if row[0].name == "glm_moe_dsa")
@@ -82,12 +128,32 @@ def test_the_matrices_of_an_indexer_may_be_blocks(tmp_path: Path) -> None:
         for layer in (0, 1)
         for name, count in rows.items()
     }
+    _same_as_numbers(case, conversion, tmp_path, blocks, 64)
+
+
+def test_gates_and_ups_of_all_experts_in_one_tensor_may_be_blocks(tmp_path: Path) -> None:
+    case, conversion = next(row for row in ALL if row[0].name == "mistral4")
+    text = case.settings["text_config"] | {"hidden_size": 64, "moe_intermediate_size": 24}
+    case = replace(case, settings=case.settings | {"text_config": text})
+    make(case, tmp_path)
+    rows = random_blocks("Q4_0", 8 * 2 * 24, 64, size=0.1, seed=1).reshape(8, 2 * 24, -1)
+
+    _same_as_numbers(case, conversion, tmp_path, {"blk.1.ffn_gate_up_exps.weight": rows}, 64, "Q4_0")
+
+
+def _same_as_numbers(
+    case: Case, conversion: Conversion, folder: Path, blocks: dict[str, np.ndarray], k: int, dtype: str = "Q8_0"
+) -> None:
+    """Check that the executor computes the same of tensors of blocks, rows of k values, as of their numbers."""
     found = []
     for stored in (
-        {name: ("Q8_0", values) for name, values in blocks.items()},
-        {name: numbers("Q8_0", values, 64).astype(np.float32) for name, values in blocks.items()},
+        {name: (dtype, values) for name, values in blocks.items()},
+        {
+            name: numbers(dtype, values.reshape(-1, values.shape[-1]), k).reshape(*values.shape[:-1], k).astype("f4")
+            for name, values in blocks.items()
+        },
     ):
-        path = convert(tmp_path, replace(conversion, extra=lambda config, stored=stored: stored))
+        path = convert(folder, replace(conversion, extra=lambda config, stored=stored: stored))
         found.append(compute(Run(str(path), case.tokens(), 0, "float32", "float32", activations="float"))[0])
 
     np.testing.assert_allclose(found[0], found[1], atol=1e-4 * float(np.abs(found[1]).max()), rtol=0)
@@ -97,7 +163,7 @@ def test_the_matrices_of_an_indexer_may_be_blocks(tmp_path: Path) -> None:
 _NATIVE = (
     "qwen3.5-text", "qwen3.5-tied", "qwen3-next", "granite-h", "falcon-h1", "deepseek-v3", "minicpm3",
     "kimi-linear", "gemma3n-text", "gemma4-per-layer", "gemma4-experts", "apertus", "apertus-biases", "afmoe",
-    "falcon-grouped", "glm_moe_dsa",
+    "falcon-grouped", "glm_moe_dsa", "mistral4",
 )  # fmt: skip
 
 

@@ -245,8 +245,9 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
     "afmoe": GgufArchitecture(("afmoe",), gguf_experts.corrected, {"q_gate": "attn_gate"}),
     "phimoe": GgufArchitecture(("phimoe",), gguf_experts.phimoe),
     "deepseek2": GgufArchitecture(
-        ("deepseek_v3", "deepseek_v2", "glm4_moe_lite", "youtu"), gguf_experts.deepseek2, _LATENT
+        ("deepseek_v3", "deepseek_v2", "glm4_moe_lite", "youtu", "mistral4"), gguf_experts.deepseek2, _LATENT
     ),
+    "mistral4": GgufArchitecture(("mistral4",), gguf_experts.mistral4, _LATENT),
     "deepseek32": GgufArchitecture(("deepseek_v32",), gguf_experts.indexed, _LATENT),
     "glm-dsa": GgufArchitecture(("glm_moe_dsa",), gguf_experts.indexed, _LATENT),
     "minicpm3": GgufArchitecture(("minicpm3",), gguf_experts.minicpm3, _LATENT),

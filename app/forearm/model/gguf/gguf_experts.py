@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from forearm.model.families.switches import FULL
 from forearm.model.gguf.gguf_metadata import GgufMetadata
+
+log = logging.getLogger(__name__)
 
 _SOFTMAX, _SIGMOID = 1, 2  # values of expert_gating_func
 
@@ -171,20 +174,64 @@ def deepseek2(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     """Add the keys of latent attention and experts of DeepSeek V2 and V3, GLM-4.7-Flash, and Youtu, which has none.
 
     Files before multi-head latent attention was computed as such have the sizes of heads without _mla. The angles are
-    not scaled, because mscale is mscale_all_dim in all published models.
+    not scaled, because mscale is mscale_all_dim in all published models. Softmax scores whose chosen ones are divided
+    by their sum are Mistral's: its own format, as opposed to Hugging Face's, is written as this architecture.
     """
     _latent(metadata, values)
     _routed(metadata, values)
     scaling = values.get("rope_scaling")
+    weight = 10 * metadata.number("rope.scaling.yarn_log_multiplier", 0.0)
     if scaling:
-        weight = 10 * metadata.number("rope.scaling.yarn_log_multiplier", 0.0)
         scaling |= {"attention_factor": 1.0, "mscale": weight, "mscale_all_dim": weight}
     if not values["n_routed_experts"]:
         return "youtu"
     if _sigmoid(metadata, metadata.any_layer("exp_probs_b.bias")):
         return "glm4_moe_lite" if metadata.keys.get("tokenizer.ggml.pre") == "glm4" else "deepseek_v3"
+    if values["norm_topk_prob"]:
+        _growth(metadata, values)
+        return "mistral4"
     values["topk_method"] = "group_limited_greedy" if values["n_group"] > 1 else "greedy"
     return "deepseek_v2"
+
+
+def mistral4(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add the keys of Mistral Small 4 as it is converted from Hugging Face's format.
+
+    The converter leaves out by how much queries grow with the position (llama_4_scaling_beta), so llama.cpp lets them
+    not grow; before the position at which they would, that is the same.
+    """
+    deepseek2(metadata, values)
+    if _sigmoid(metadata, False):
+        raise metadata.wrong("expert_gating_func", f"{_SOFTMAX} (softmax)")
+    _growth(metadata, values)
+    first = values.get("original_max_position_embeddings", values["max_position_embeddings"])
+    if not values["rope_scaling"].get("llama_4_scaling_beta") and first < values["max_position_embeddings"]:
+        log.warning(
+            "%s has no %s.attention.temperature_scale: from position %d on, queries do not grow as the model's do "
+            "(nor in llama.cpp); give config.json's rope_parameters with --hf-overrides to have that",
+            metadata.gguf.path,
+            metadata.architecture,
+            first,
+        )
+    return None
+
+
+def _growth(metadata: GgufMetadata, values: dict[str, Any]) -> None:
+    """Add by how much queries grow with the position, and from which position on.
+
+    Raises: ConfigError for a position other than the one at which angles begin to be stretched: config.json has one
+    key for both, and the converter writes it twice.
+    """
+    growth = metadata.number("attention.temperature_scale", 0.0)
+    first = metadata.integer("attention.temperature_length", 0)
+    scaling = values.setdefault("rope_scaling", {"rope_type": "default"})
+    if not growth:
+        return
+    if first < 1:
+        raise metadata.wrong("attention.temperature_length", "at least 1 beside attention.temperature_scale")
+    if values.get("original_max_position_embeddings", first) != first:
+        raise metadata.wrong("attention.temperature_length", "that of rope.scaling.original_context_length")
+    scaling |= {"llama_4_scaling_beta": growth, "original_max_position_embeddings": first}
 
 
 def indexed(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
