@@ -239,6 +239,16 @@ def granite_keys(config: Config) -> Config:
     return found
 
 
+def _bamba_keys(config: Config) -> Config:
+    """Kv heads are where it attends; the rotated half of a head is in config.json as published."""
+    inner, attends = config["mamba_n_heads"] * config["mamba_d_head"], config["attn_layer_indices"]
+    kv_heads = [config["num_key_value_heads"] * (i in attends) for i in range(config["num_hidden_layers"])]
+    return _ssm(config, "mamba_n_heads", inner, "mamba_d_state", "mamba_d_conv", "mamba_n_groups") | {
+        "attention.head_count_kv": kv_heads, "rope.scaling.finetuned": True,
+        "rope.dimension_count": config["attn_rotary_emb"],
+    }  # fmt: skip
+
+
 def _nemotron_h_keys(config: Config) -> Config:
     kinds = config["layers_block_type"]
     moe = "moe" in kinds
@@ -275,12 +285,15 @@ def _lfm2_keys(config: Config) -> Config:
 
 
 _QWEN_CONVERSION = Conversion("qwen35", _delta_keys, _QWEN, partial(_delta, tiled=True), plus_one=True)
+_FEED_FORWARD = {f"feed_forward.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
 _FALCON = Conversion(
     "falcon-h1", _falcon_keys,
-    {f"feed_forward.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
-    | {f"mamba.{name}": ours for name, ours in _MAMBA.items()},
+    _FEED_FORWARD | {f"mamba.{name}": ours for name, ours in _MAMBA.items()},
     _falcon, scaled={"embed_tokens": "embedding_multiplier", "lm_head": "lm_head_multiplier"},
 )  # fmt: skip
+_BAMBA = Conversion(
+    "granitehybrid", _bamba_keys, GRANITE | _FEED_FORWARD | {"pre_ff_layernorm": "ffn_norm"}, _recurrent, permuted=True
+)
 _GATE_FIRST = {"mamba_norm_before_gate": False, "tie_word_embeddings": False}
 STATES: list[tuple[Case, Conversion]] = [
     (converted_case("qwen3.5-text"), _QWEN_CONVERSION),
@@ -292,6 +305,9 @@ STATES: list[tuple[Case, Conversion]] = [
     (converted_case("granite-h"), Conversion("granitehybrid", granite_keys, GRANITE, granite, permuted=True)),
     (converted_case("granite-h-groups", position_embedding_type="nope"),
      Conversion("granitehybrid", granite_keys, GRANITE, granite, permuted=True)),
+    (converted_case("bamba", attn_rotary_emb=6), _BAMBA),
+    (converted_case("bamba", attn_rotary_emb=12, attention_bias=True, num_attention_heads=3, num_key_value_heads=3,
+                    attn_layer_indices=[0, 2], tie_word_embeddings=True, num_hidden_layers=4), _BAMBA),
     (converted_case("falcon-h1", **_GATE_FIRST), _FALCON),
     (converted_case("falcon-h1-norm", **_GATE_FIRST), _FALCON),
     (converted_case("nemotron-h"), Conversion("nemotron_h", _nemotron_h_keys, _NEMOTRON_H, _recurrent)),

@@ -141,6 +141,21 @@ def test_gates_and_ups_of_all_experts_in_one_tensor_may_be_blocks(tmp_path: Path
     _same_as_numbers(case, conversion, tmp_path, {"blk.1.ffn_gate_up_exps.weight": rows}, 64, "Q4_0")
 
 
+@pytest.mark.parametrize("dtype", ["Q8_0", "Q4_K"])
+def test_the_rows_that_get_their_order_back_may_be_blocks(dtype: str, tmp_path: Path) -> None:
+    case, conversion = next(row for row in ALL if row[0].name == "bamba")
+    case = replace(case, settings=case.settings | {"hidden_size": 256, "mamba_n_heads": 16, "mamba_d_head": 32,
+        "num_attention_heads": 8, "attn_rotary_emb": 16,
+    })  # fmt: skip
+    make(case, tmp_path)
+    blocks = {
+        f"blk.1.attn_{name}.weight": random_blocks(dtype, rows, 256, size=0.1, seed=rows)
+        for name, rows in (("q", 8 * 32), ("k", 2 * 32), ("v", 2 * 32))
+    }
+
+    _same_as_numbers(case, conversion, tmp_path, blocks, 256, dtype)
+
+
 def _same_as_numbers(
     case: Case, conversion: Conversion, folder: Path, blocks: dict[str, np.ndarray], k: int, dtype: str = "Q8_0"
 ) -> None:
@@ -161,7 +176,7 @@ def _same_as_numbers(
 
 # value heads in the file's order, one or three to a key head; vectors and matrices that are stored in another form
 _NATIVE = (
-    "qwen3.5-text", "qwen3.5-tied", "qwen3-next", "granite-h", "falcon-h1", "deepseek-v3", "minicpm3",
+    "qwen3.5-text", "qwen3.5-tied", "qwen3-next", "granite-h", "bamba", "falcon-h1", "deepseek-v3", "minicpm3",
     "kimi-linear", "gemma3n-text", "gemma4-per-layer", "gemma4-experts", "apertus", "apertus-biases", "afmoe",
     "falcon-grouped", "glm_moe_dsa", "mistral4",
 )  # fmt: skip

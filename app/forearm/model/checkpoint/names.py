@@ -79,6 +79,9 @@ def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collecti
         if ":" in place:
             yield from _pieces(part, module, place, spec)
             continue
+        if place == "halves":
+            yield from _halves(part, module, config.head_dim, spec)
+            continue
         yield TensorPart(
             part.name, f"{module}.weight", (part.rows, spec.k), row, of_rows=whole, matrix=spec.name,
             transposed=transposed,
@@ -123,6 +126,17 @@ def _pieces(part: MatrixPart, module: str, place: str, spec: MatrixSpec) -> Iter
         yield TensorPart(part.name, f"{module}.weight", (rows, spec.k), row, at, of_rows, spec.name)
         if spec.bias:
             yield TensorPart(f"{part.name}.bias", f"{module}.bias", (rows,), row, at, of_rows)
+
+
+def _halves(part: MatrixPart, module: str, head_dim: int, spec: MatrixSpec) -> Iterator[TensorPart]:
+    """Yield both halves of each head's rows, with their biases: in the tensor, their rows alternate."""
+    rows = head_dim // 2
+    for at in range(0, part.rows, rows):
+        row = at // head_dim * head_dim + at // rows % 2
+        own = TensorPart(part.name, f"{module}.weight", (rows, spec.k), row, at, part.rows, spec.name, step=2)
+        yield own
+        if spec.bias:
+            yield replace(own, name=f"{part.name}.bias", stored=f"{module}.bias", shape=(rows,), matrix="")
 
 
 def _joint_convolution(config: ModelConfig, prefix: str, stored: Collection[str]) -> dict[str, str]:

@@ -277,7 +277,8 @@ class ModelConfig:
     bos_token_id: int | None = None
     # Names of tensors that differ from Llama's, for all layers or for a single one: see names.py. "[i]" after a name:
     # the part is the i-th of equal ones in that tensor. "[first:rows:step]": the part's rows lie in pieces of `rows`
-    # rows, the first at row `first` and each `step` rows after the one before. Of experts: names.py, _PLACE.
+    # rows, the first at row `first` and each `step` rows after the one before. "[halves]": the rows of each head's two
+    # halves alternate. Of experts: names.py, _PLACE.
     names: dict[str, str] = field(default_factory=dict)
 
     def heads_of(self, mixer: Attention | LatentAttention) -> tuple[int, int, int]:

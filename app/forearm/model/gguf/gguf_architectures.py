@@ -265,7 +265,7 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
         ("qwen3_next",), gguf_states.qwen, _AFTER_ATTENTION | dict.fromkeys(("delta_b", "delta_a"), "ssm_ba"),
         (*_GATED_QUERY, "delta_b", "delta_a"),
     ),
-    "granitehybrid": GgufArchitecture(("granitemoehybrid",), gguf_states.granite_hybrid, interleaved=True),
+    "granitehybrid": GgufArchitecture(("granitemoehybrid", "bamba"), gguf_states.granite_hybrid, interleaved=True),
     "falcon-h1": GgufArchitecture(("falcon_h1",), gguf_states.falcon_h1),
     "nemotron_h": GgufArchitecture(("nemotron_h",), gguf_states.nemotron_h, _ONE_NORM),
     "nemotron_h_moe": GgufArchitecture(("nemotron_h",), gguf_states.nemotron_h, _ONE_NORM),

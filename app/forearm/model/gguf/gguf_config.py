@@ -2,7 +2,9 @@
 
 llama.cpp's files differ from config.json's models in three points. The q and k rows of some architectures are in the
 order of interleaved angles, so the angles here are interleaved; q and k are permuted alike, and their products do not
-change. Weights of norms of 1 + weight contain the 1. Llama 3's stretched angles are stored as a tensor of factors.
+change. Bamba's get their own order back: the converter reorders whole heads, of which half is rotated, so llama.cpp
+rotates other pairs of values. Weights of norms of 1 + weight contain the 1. Llama 3's stretched angles are stored as a
+tensor of factors.
 Source: convert_hf_to_gguf.py and src/llama-model.cpp (load_hparams, llama_model_rope_type) of ggml-org/llama.cpp.
 """
 
@@ -68,7 +70,7 @@ def gguf_config(
             replace(one, mixer=replace(one.mixer, tiled=own.tiled)) if isinstance(one.mixer, GatedDelta) else one
             for one in config.layers
         ),
-        ropes=tuple(_as_stored(metadata, rope) for rope in config.ropes),
+        ropes=tuple(_as_stored(metadata, rope, config.head_dim) for rope in config.ropes),
         eos_token_ids=_ends(metadata.keys, config.vocab_size),
         bos_token_id=metadata.keys.optional_integer("tokenizer.ggml.bos_token_id"),
     )
@@ -157,6 +159,8 @@ def _names(metadata: GgufMetadata, own: GgufArchitecture, config: ModelConfig) -
     for key in own.rows:
         _, bracket, place = config.names[key].partition("[")
         names[key] += bracket + place
+    if any(_restored(metadata, rope, config.head_dim) for rope in config.ropes):
+        names |= {"q": "attn_q[halves]", "k": "attn_k[halves]"}
     if metadata.has("blk.0.attn_qkv.weight") and not config.has_states:
         names |= dict.fromkeys("qkv", "attn_qkv")
     if config.parallel_residual and not metadata.has("blk.0.ffn_norm.weight"):
@@ -171,9 +175,14 @@ def _names(metadata: GgufMetadata, own: GgufArchitecture, config: ModelConfig) -
     return names
 
 
-def _as_stored(metadata: GgufMetadata, rope: Rope) -> Rope:
+def _restored(metadata: GgufMetadata, rope: Rope, head_dim: int) -> bool:
+    """Return whether rows of q and k get the order back that they had before the conversion: Bamba's."""
+    return metadata.architecture == "granitehybrid" and 2 * len(rope.inv_freq) < head_dim
+
+
+def _as_stored(metadata: GgufMetadata, rope: Rope, head_dim: int) -> Rope:
     """Return the angles in the order of the stored rows, stretched by the file's factors."""
-    if ARCHITECTURES[metadata.architecture].interleaved:
+    if ARCHITECTURES[metadata.architecture].interleaved and not _restored(metadata, rope, head_dim):
         rope = replace(rope, interleaved=True)
     if metadata.has("rope_freqs.weight") and metadata.architecture != "gemma4":
         factors = metadata.factors("rope_freqs.weight")

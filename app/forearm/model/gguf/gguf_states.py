@@ -46,15 +46,13 @@ def qwen(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
 
 
 def granite_hybrid(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
-    """Add the keys of Granite 4. Raises: ConfigError for Bamba, of which half a head is rotated.
-
-    The converter reorders the rows of whole heads, so that the halves of its pairs are no neighbours.
-    """
+    """Add the keys of Granite 4 H, or of Bamba, whose attention has positions and which has no multipliers."""
     _mamba2(metadata, values)
     values["layer_types"] = _kinds(metadata, values, "mamba")
     rotated = metadata.flag("rope.scaling.finetuned", True)
     if rotated and "granitehybrid.embedding_scale" not in metadata.keys:
-        raise metadata.wrong("rope.scaling.finetuned", "false: files of Bamba are not supported; take its safetensors")
+        values["attn_layer_indices"] = [i for i, kind in enumerate(values["layer_types"]) if kind == FULL]
+        return "bamba"
     gguf_experts.granite_moe(metadata, values)
     values["position_embedding_type"] = "rope" if rotated else "nope"
     if not values["num_local_experts"]:  # the shared expert, which is alone, is the feed-forward
