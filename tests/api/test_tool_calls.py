@@ -278,9 +278,8 @@ def test_an_answer_that_must_be_json_may_be_a_call_instead(knowing: Server) -> N
 
 
 def test_other_constraints_cannot_go_with_a_call_that_must_be(knowing: Server) -> None:
-    error = knowing.chat(
-        "x", tools=[WEATHER], tool_choice="required", structured_outputs={"choice": ["a", "b"]}
-    ).json()["error"]
+    body = {"tool_choice": "required", "structured_outputs": {"choice": ["a", "b"]}}
+    error = knowing.chat("x", tools=[WEATHER], **body).json()["error"]
 
     assert (error["code"], error["param"]) == (400, "structured_outputs")
 
@@ -460,6 +459,7 @@ def test_templates_that_know_calls_by_their_missing_content_see_them(start_serve
     [
         ("mistral", "I look.[TOOL_CALLS]now[ARGS]{}"),
         ("deepseek_v31", "I look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜>"),
+        ("deepseek_v32", 'I look.<｜DSML｜function_calls>\n<｜DSML｜invoke name="now">\n</｜DSML｜invoke>'),
         ("granite", 'I look.<|tool_call|>[{"name": "now", "arguments": {}}]'),
         (
             "openai",

@@ -23,6 +23,7 @@ FRAGMENT = re.compile(
 # Files of other projects that we cite.
 ELSEWHERE = {
     "compressed-tensors": "quantization/quant_args.py",
+    "DeepSeek": "encoding/encoding_dsv32.py",
     "Linux and its C library": "linux/prctl.h sysexits.h",
     "llama.cpp": "convert_hf_to_gguf.py ggml.h ggml-common.h llama.h common/common.h llama-arch.cpp llama-vocab.cpp "
     "src/llama-model.cpp src/llama-quant.cpp src/llama-vocab.cpp llama.cpp ggml-org/llama.cpp "

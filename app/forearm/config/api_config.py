@@ -21,6 +21,7 @@ TOOL_CALL_PARSERS = (
     *(
         "deepseek_v3",
         "deepseek_v31",
+        "deepseek_v32",
         "ernie45",
         "functiongemma",
         "gemma4",

@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.unit.text.spoken import SPOKEN as OTHERS
 from tests.unit.text.spoken import TOOLS, Spoken
+from tests.unit.text.spoken_dsml import DSML
 from tests.unit.text.spoken_tagged import TAGGED
 
 from forearm.config.api_config import REASONING_PARSERS, TOOL_CALL_PARSERS
@@ -18,7 +19,7 @@ from forearm.text.tool_parsers import reasoning
 from forearm.text.tool_parsers.output_parser import Dialect, OutputParser, ParserOptions, find_dialect
 from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, CallBegin, ReasoningPart, TextPart, joined
 
-SPOKEN = [*OTHERS, *TAGGED]
+SPOKEN = [*OTHERS, *TAGGED, *DSML]
 
 
 def reader(spoken: Spoken) -> OutputParser:
@@ -84,7 +85,7 @@ def test_where_a_text_is_cut_changes_nothing(spoken: Spoken) -> None:
 
 def test_every_format_is_spoken_and_can_be_named() -> None:
     assert {spoken.format for spoken in SPOKEN} - {"none"} == set(tool_parsers.FORMATS) == set(TOOL_CALL_PARSERS)
-    spoken = {spoken.reasoning_format for spoken in SPOKEN} - {"none"} | {"openai_gptoss", "deepseek_v3"}
+    spoken = {spoken.reasoning_format for spoken in SPOKEN} - {"none"} | {"openai_gptoss"}
     assert spoken == set(reasoning.FORMATS) == set(REASONING_PARSERS)
 
 
@@ -113,6 +114,8 @@ FRAGMENTS = [
     *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<seed:tool_call>", "</seed:tool_call>", "<response>"),
     *("<|tool_call>call:f{", "a:", '<|"|>', "<tool_call|>", "<function_calls>", "</function_calls>", "</response>"),
     *("<|tool_call_start|>", "```python", "f(a=1)", "<|tool_call_end|>", '<function name="f">', '<param name="a">'),
+    *("<｜DSML｜function_calls>", '<｜DSML｜invoke name="f">', '<｜DSML｜parameter name="a" string="', 'true">'),
+    *('false">', "</｜DSML｜parameter>", "</｜DSML｜invoke>", "</｜DSML｜function_calls>"),
     *("<TOOLCALL>[", "</param>", "<![CDATA[", "]]>", "<start_function_call>call:f{", "<escape>"),
     *("<|channel|>", "<|start|>", "<|message|>", "<|end|>", "analysis", "final", "commentary", " to=functions.f"),
     *('{"name": "f", "arguments": ', "{}", "{", "}", "[", "]", "(", ")", '"', "'", "\\", ",", ":", ";", "=", "f", "1"),

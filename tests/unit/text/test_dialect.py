@@ -35,6 +35,7 @@ EXCERPTS = {
         "{{'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>' + name + '\\n'}}"
         "{{'```json' + '\\n'}}"
     ),
+    "DeepSeek-V3.2": "{{ '<｜DSML｜function_calls>\\n' }}{{ '<think>' if thinking else '</think>' }}",
     "DeepSeek-V3.1": (
         "{{'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>'+ tool['function']['name'] + '<｜tool▁sep｜>'}}"
         "{%- if not thinking %}{{'</think>'}}{%- else %}{{'<think>'}}{%- endif %}"
@@ -77,6 +78,7 @@ TOLD = {
     "Magistral": ("mistral", "mistral"),
     "DeepSeek-V3": ("deepseek_v3", ""),
     "DeepSeek-V3.1": ("deepseek_v31", "qwen3"),
+    "DeepSeek-V3.2": ("deepseek_v32", "qwen3"),
     "DeepSeek-R1": ("deepseek_v3", "qwen3"),
     "Granite-3.1": ("granite", ""),
     "Granite-3.2": ("granite", "granite"),

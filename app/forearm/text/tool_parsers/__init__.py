@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from forearm.text.tool_parsers import deepseek, gemma, llama, mistral, pythonic, qwen_coder
+from forearm.text.tool_parsers import deepseek, dsml, gemma, llama, mistral, pythonic, qwen_coder
 from forearm.text.tool_parsers.glm import glm45
 from forearm.text.tool_parsers.hermes import ernie45, hermes
 from forearm.text.tool_parsers.json_calls import CallReader, long_id, short_id
@@ -36,6 +36,7 @@ _LFM = ToolCallFormat(pythonic.lfm2, (pythonic.TAGGED_BEGIN, pythonic.TAGGED_END
 FORMATS: dict[str, ToolCallFormat] = {
     "deepseek_v3": ToolCallFormat(deepseek.deepseek_v3, deepseek.MARKS),
     "deepseek_v31": ToolCallFormat(deepseek.deepseek_v31, deepseek.MARKS),
+    "deepseek_v32": ToolCallFormat(dsml.deepseek_v32, (dsml.DSML,)),
     "ernie45": ToolCallFormat(ernie45, ("<tool_call>", "</tool_call>", "<response>", "</response>")),
     "functiongemma": ToolCallFormat(
         gemma.functiongemma, (gemma.FUNCTION_BEGIN, gemma.FUNCTION_END, gemma.FUNCTION_QUOTE)
@@ -69,6 +70,7 @@ FORMATS: dict[str, ToolCallFormat] = {
 MARKERS = (
     (("<|channel|>", "<|message|>"), "openai"),
     (("[TOOL_CALLS]",), "mistral"),
+    ((dsml.DSML, "function_calls>"), "deepseek_v32"),
     ((deepseek.ALL_BEGIN, "```json"), "deepseek_v3"),
     ((deepseek.ALL_BEGIN,), "deepseek_v31"),
     ((deepseek.KIMI_ALL_BEGIN,), "kimi_k2"),

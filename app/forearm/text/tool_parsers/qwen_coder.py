@@ -109,7 +109,11 @@ def parameter(text: str, schema: Any, is_whole: bool) -> str:
     types = types_of(schema)
     if "string" in types and not ("null" in types and plain == "null"):
         return json.dumps(text, ensure_ascii=False)
-    plain = {"True": "true", "False": "false", "None": "null"}.get(plain, plain)
+    return json_or_text({"True": "true", "False": "false", "None": "null"}.get(plain, plain), text)
+
+
+def json_or_text(plain: str, text: str) -> str:
+    """Return what is JSON as it is, or else the text as a JSON string."""
     try:
         json.loads(plain, parse_constant=_refuse)
     except (ValueError, RecursionError):
