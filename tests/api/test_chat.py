@@ -4,10 +4,12 @@ import json
 import re
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from tests.api.letters import write_letters
 from tests.api.server import Server, StartServer, wait_until
 
 from forearm.api.openai.chat import chat_choice
@@ -325,3 +327,20 @@ def test_many_log_probabilities_of_a_batch_are_written_beside_the_event_loop(
         assert [len(choice["logprobs"]["content"]) for choice in choices] == [tokens] * 4
 
     assert [name == "uvicorn" for name in threads] == [True] * 4 + [False] * 4
+
+
+def test_a_type_that_is_published_without_a_template_chats_and_calls_tools(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    folder = write_letters(tmp_path / "without", template=None)
+    config = {"model_type": "deepseek_v32", "architectures": ["DeepseekV32ForCausalLM"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    server = start_server(model_folder=str(folder), trust_request_chat_template=True)
+    tools = [{"type": "function", "function": {"name": "now", "parameters": {"type": "object"}}}]
+    call = '<｜DSML｜function_calls>\n<｜DSML｜invoke name="now">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>'
+
+    reply = server.chat("Hi.", return_prompt_text=True, max_tokens=1).json()
+    called = server.chat(call, tools=tools, chat_template="{{ messages[0].content }}{{ eos_token }}{{ tools }}").json()
+
+    assert reply["prompt_text"] == "<｜begin▁of▁sentence｜><｜User｜>Hi.<｜Assistant｜></think>"
+    assert [one["function"]["name"] for one in called["choices"][0]["message"]["tool_calls"]] == ["now"]

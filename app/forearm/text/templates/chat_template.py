@@ -21,6 +21,8 @@ Render = Callable[[list[dict[str, Any]], dict[str, Any]], str]
 MAX_TEMPLATE_CHARACTERS = 64 << 10  # of a request's template; the longest one of known models has about 20,000
 _MOST_SOURCE = 1 << 20  # characters of a model's template
 _SHOWN_CHARACTERS = 1000  # of a template's error message
+# Types of models that are published without a template: a file <type>.jinja beside this one.
+_BUILT_IN = ("deepseek_v32",)
 # Names that rendering itself passes to the template.
 _RESERVED = {"messages"}
 
@@ -173,8 +175,8 @@ class UntrustedTemplates:
 
 
 def find_chat_template(folder: Path, given: str | None, tokenizer_template: Any) -> str | None:
-    """Return the template's source: the one given (a file or the source itself), the model folder's, or the
-    tokenizer's.
+    """Return the template's source: the one given (a file or the source itself), the model folder's, the tokenizer's,
+    or the one built in for the type of the model.
 
     `tokenizer_template` is `chat_template` of tokenizer_config.json: a string, or several by name ("default"
     counts).
@@ -200,6 +202,7 @@ def find_chat_template(folder: Path, given: str | None, tokenizer_template: Any)
     else:
         named = isinstance(tokenizer_template, Mapping)
         found = tokenizer_template.get("default") if named else tokenizer_template
+        found = _built_in(folder) if found is None else found
     if not isinstance(found, str):
         return None
     if len(found) > _MOST_SOURCE:
@@ -212,6 +215,16 @@ def find_chat_template(folder: Path, given: str | None, tokenizer_template: Any)
             f"the chat template of {folder} has {shown}, half a surrogate pair, at character {at}"
         ) from None
     return found
+
+
+def _built_in(folder: Path) -> str | None:
+    """Return the template for a type that is published without one. A config.json that is no JSON has no type."""
+    config = folder / "config.json"
+    try:
+        kind = json.loads(_text_of(config)).get("model_type") if config.is_file() else None
+    except (ConfigError, ValueError, AttributeError, RecursionError):
+        return None
+    return _text_of(Path(__file__).with_name(f"{kind}.jinja")) if kind in _BUILT_IN else None
 
 
 def find_tool_template(folder: Path, given: str | None, tokenizer_template: Any) -> str | None:
