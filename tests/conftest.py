@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+# The threads of numpy spin between the small products of tests: two took twice the CPU time, and as long. It counts
+# before numpy is imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # What tests start keeps weights and downloads here, not in the user's cache. huggingface_hub reads it when imported.
 _CACHES = tempfile.TemporaryDirectory(prefix="forearm-tests-", ignore_cleanup_errors=True)
 os.environ["HF_HOME"] = _CACHES.name

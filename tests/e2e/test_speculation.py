@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from tests.e2e.company import REQUESTS, Answers, answers, engine, requests
-from tests.model.cases import Case, make
+from tests.model.cases import Case
+from tests.model.made_cases import make
 
 import forearm
 from forearm import wire

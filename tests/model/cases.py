@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import transformers
 from tests.model.case_settings import ROWS
 from tests.model.case_text_parts import TEXT_PARTS
-from transformers import AutoModelForCausalLM, AutoModelForMultimodalLM, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig
 
 
 @dataclass(frozen=True)
@@ -53,44 +51,8 @@ _SIZES: dict[str, Any] = {
 }  # fmt: skip
 _OPT_SIZES = {k: v for k, v in _SIZES.items() if k not in ("intermediate_size", "num_key_value_heads")}
 
-# When transformers 5.23 writes these in their original format, it renames the text's layers like those of images.
-_WRITTEN_AS_COMPUTED = ("Kimi_K25Config", "QianfanOCRConfig")
 _AS_OPT = ("OPTConfig", "GPT2Config", "GPTJConfig", "CodeGenConfig", "GPTNeoXConfig", "GPTBigCodeConfig",
            "GPTNeoConfig", "BioGptConfig")  # fmt: skip
-
-
-def make(case: Case, folder: Path) -> PreTrainedModel:
-    """Make the case's model, save it in `folder`, and return what transformers reads from there, in float32.
-
-    Norms are moved from one and biases from zero, where transformers' own initialization leaves them: a norm or bias
-    left out would not show.
-    """
-    torch.manual_seed(case.seed)
-    config = case.make_config()
-    outer = transformers.AutoModelForSeq2SeqLM if "Flamingo" in case.config else AutoModelForMultimodalLM
-    auto = outer if "text_config" in case.settings else AutoModelForCausalLM
-    model = auto.from_config(config, attn_implementation="eager", dtype=torch.float32)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            _randomize(name, parameter)
-        for name, buffer in model.named_buffers():
-            if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):
-                _randomize(name, buffer)
-    model.to(getattr(torch, case.dtype)).save_pretrained(
-        folder, max_shard_size=case.shard, save_original_format=case.config not in _WRITTEN_AS_COMPUTED
-    )
-    return auto.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
-
-
-def _randomize(name: str, parameter: torch.Tensor) -> None:
-    if name.endswith("bias"):
-        parameter.normal_(0, 0.3)
-    elif parameter.dim() == 1:
-        parameter.add_(torch.randn_like(parameter) * 0.3)
-    elif "embed" in name:
-        parameter.normal_(0, 1.0)
-    else:
-        parameter.normal_(0, 1.5 / parameter.shape[1] ** 0.5)
 
 
 _DELTA = {

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import transformers
 from safetensors.torch import save_file
-from tests.model.cases import _randomize
+from tests.model.made_cases import randomize
 from transformers import PreTrainedModel
 
 # Lengths of the texts of one step: one token; a block of 32 and one token more; two blocks; more than a window.
@@ -69,7 +69,7 @@ def make(case: EncoderCase, folder: Path) -> PreTrainedModel:
     model = kind(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            _randomize(name, parameter)
+            randomize(name, parameter)
             if name.endswith("SelfAttention.q.weight"):  # T5 does not scale its scores, so they are this small
                 parameter.mul_(config.d_kv**-0.5)
     model.to(getattr(torch, case.dtype)).save_pretrained(folder)

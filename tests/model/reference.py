@@ -201,9 +201,9 @@ def attended(
     window, segment = reach  # 0: none
     group = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
-    scores = np.einsum("qhd,khd->hqk", q, k)
+    scores = head_products(q, k)
     if e.sums:
-        scores = e.summed(scores, np.einsum("qhd,khd->hqk", q * q, k * k), q.shape[-1])
+        scores = e.summed(scores, head_products(q * q, k * k), q.shape[-1])
     scores = scores * config.attention_scale
     if config.attention_softcap:
         scores = config.attention_softcap * np.tanh(scores / config.attention_softcap)
@@ -227,10 +227,18 @@ def attended(
     if config.sinks:
         total = total + np.exp(w["sinks"][:, None, None] - top)
     p = e.around(e.around(p / total, e.sums, 8), e.operands)  # the exponential and its argument, the sum, a product
-    mixed = np.einsum("hqk,khd->qhd", p, v)
+    mixed = np.matmul(p, v.swapaxes(0, 1)).swapaxes(0, 1)
     if e.sums:
-        mixed = e.summed(mixed, np.einsum("hqk,khd->qhd", p * p, v * v), len(q))
+        mixed = e.summed(mixed, np.matmul(p * p, (v * v).swapaxes(0, 1)).swapaxes(0, 1), len(q))
     return mixed
+
+
+def head_products(q: Array, k: Array) -> Array:
+    """The product of each query with each key, head by head, [heads, tokens, keys]. q, k: [tokens, heads, dim].
+
+    By matmul: einsum of numpy 2 adds such sums up one by one, which takes ten times as long.
+    """
+    return np.matmul(q.swapaxes(0, 1), k.transpose(1, 2, 0))
 
 
 def distance_terms(
@@ -241,9 +249,9 @@ def distance_terms(
     rows = np.array(config.distance_buckets)[np.clip(-distance, -reach, reach) + reach][None]
     table = norm(config, w, "distance_norm", w["distances"], e)
     keys, queries = (linear(table, w[n], w.get(f"{n}.bias"), e).reshape(len(table), config.heads, -1) for n in "kq")
-    by_query, by_key = (np.einsum("thd,rhd->htr", a, b) for a, b in ((q, keys), (k, queries)))
+    by_query, by_key = (head_products(a, b) for a, b in ((q, keys), (k, queries)))
     if e.sums:
-        squares = (np.einsum("thd,rhd->htr", a * a, b * b) for a, b in ((q, keys), (k, queries)))
+        squares = (head_products(a * a, b * b) for a, b in ((q, keys), (k, queries)))
         by_query, by_key = (
             e.summed(y, square, q.shape[-1]) for y, square in zip((by_query, by_key), squares, strict=True)
         )
@@ -398,10 +406,10 @@ def experts(own: Experts, w: dict[str, Array], x: Array, e: Rounding) -> Array:
     """The weighted sum of a token's experts, and the shared one's result. What routes is not rounded."""
     chosen, weights = routes(own, x @ w["router"].T + w.get("router.bias", 0.0), w.get("correction"))
     one = FeedForward(own.width, own.activation, own.gated, own.bias)
-    parts = [name for name in w if name.startswith("experts.")]
+    each = each_expert(own, w)
     y = np.zeros_like(x)
     for token, expert in np.ndindex(chosen.shape):
-        mine = {name[8:]: np.split(w[name], own.count)[chosen[token, expert]] for name in parts}
+        mine = each[chosen[token, expert]]
         before, after = (weights[token, expert], 1.0) if own.scales_input else (1.0, weights[token, expert])
         y[token] += after * mlp(one, mine, before * x[token : token + 1], e)[0]
     if own.shared is None:
@@ -410,16 +418,21 @@ def experts(own: Experts, w: dict[str, Array], x: Array, e: Rounding) -> Array:
     return y + (shared / (1 + np.exp(-x @ w["shared_gate"].T)) if own.shared_gate else shared)
 
 
+def each_expert(own: Experts, w: dict[str, Array]) -> list[dict[str, Array]]:
+    """The matrices of each expert, by their names in a feed-forward."""
+    parts = {name[8:]: np.split(values, own.count) for name, values in w.items() if name.startswith("experts.")}
+    return [{name: pieces[number] for name, pieces in parts.items()} for number in range(own.count)]
+
+
 def experts_apart(config: ModelConfig, own: Experts, w: dict[str, Array], x: Array, e: Rounding) -> Array:
     """Experts and a shared feed-forward with norms of their own before and after each; x: the residual."""
     logits = norm(config, w, "router_norm", x, e) @ w["router"].T * config.hidden**-0.5
     chosen, weights = routes(own, logits, None)
     weights = weights * w["expert_scale"][chosen]
-    one, parts = FeedForward(own.width, own.activation), [name for name in w if name.startswith("experts.")]
+    one, each = FeedForward(own.width, own.activation), each_expert(own, w)
     rows, y = norm(config, w, "pre_experts_norm", x, e), np.zeros_like(x)
     for token, expert in np.ndindex(chosen.shape):
-        mine = {name[8:]: np.split(w[name], own.count)[chosen[token, expert]] for name in parts}
-        y[token] += weights[token, expert] * mlp(one, mine, rows[token : token + 1], e)[0]
+        y[token] += weights[token, expert] * mlp(one, each[chosen[token, expert]], rows[token : token + 1], e)[0]
     assert own.shared is not None
     rows = norm(config, w, "pre_mlp_norm", x, e)
     shared = mlp(own.shared, {name[7:]: w[name] for name in w if name.startswith("shared.")}, rows, e)
@@ -444,12 +457,14 @@ def xielu(stored: Array, x: Array) -> Array:
     return np.asarray(np.where(x > 0, positive * x * x, up_to_zero) + beta * x)
 
 
-def tolerance(config: ModelConfig, weights: dict[str, Array], tokens: list[int], rounding: Rounding) -> float:
+def tolerance(
+    config: ModelConfig, weights: dict[str, Array], tokens: list[int], rounding: Rounding, exact: Array | None = None
+) -> float:
     """Return the largest allowed error of a logit in this arithmetic: twice the largest of three random experiments.
 
     Twice, because three experiments do not meet the worst case, and vectorized functions (exp, tanh) have their own
-    last bits.
+    last bits. exact: `logits` without rounding, if the caller has them.
     """
-    exact = logits(config, weights, tokens)
+    exact = logits(config, weights, tokens) if exact is None else exact
     noisy = (replace(rounding, seed=rounding.seed + i) for i in range(3))
     return 2 * max(float(np.abs(logits(config, weights, tokens, e) - exact).max()) for e in noisy)

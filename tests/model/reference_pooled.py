@@ -43,9 +43,14 @@ def pooled(
 
 
 def pooled_tolerance(
-    config: ModelConfig, weights: dict[str, Array], prompt: tuple[list[int], int], pool: str, rounding: Rounding
+    config: ModelConfig,
+    weights: dict[str, Array],
+    prompt: tuple[list[int], int],
+    pool: str,
+    rounding: Rounding,
+    exact: Array | None = None,
 ) -> float:
     """Return the largest error of a value of a text's vector in this arithmetic, derived as `tolerance` is."""
-    exact = pooled(config, weights, *prompt, pool)
+    exact = pooled(config, weights, *prompt, pool) if exact is None else exact
     noisy = (replace(rounding, seed=rounding.seed + i) for i in range(3))
     return 2 * max(float(np.abs(pooled(config, weights, *prompt, pool, e) - exact).max()) for e in noisy)

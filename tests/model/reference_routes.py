@@ -64,8 +64,8 @@ def chosen_keys(
     k = norm(replace(config, layer_norm=True), w, "index_norm", linear(x, w["index_k"], None, exact), e)[:, None]
     q, k = (rotated(turned, own.rope, one, positions, e) for one in (q, k))
     k = e.around(k, e.cache)
-    products = np.maximum(np.einsum("qhd,kd->qhk", q, k[:, 0]), 0)
-    scores = np.einsum("qhk,qh->qk", products, linear(x, w["index_weights"], None, exact))
+    products = np.maximum(q @ k[:, 0].T, 0)  # [tokens, heads, keys]
+    scores = np.matmul(linear(x, w["index_weights"], None, exact)[:, None], products)[:, 0]
     scores = np.where(positions[None] <= positions[:, None], scores, -np.inf)
     order = np.argsort(-scores, axis=1, kind="stable")
     seen = np.zeros(scores.shape, bool)

@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.model.cases import Case, make
-from tests.model.reference import Rounding, load_weights, tolerance
+from tests.model.cases import Case
+from tests.model.made_cases import make
+from tests.model.reference import Rounding, load_weights, logits, tolerance
 from tests.model.run_native import Run, compute
 from tests.model.stored_codes import FORMATS
 from tests.model.test_quantized import quantize
@@ -84,7 +85,9 @@ def test_logits_are_those_of_transformers_own_ternary_layers(name: str, tmp_path
         theirs = with_ternary_layers(tmp_path / "plain", tensors, config)(torch.tensor([tokens])).logits[0].numpy()
 
     plain, weights = load_weights(tmp_path / "floats", dtype="float32")
-    sums, codes = (tolerance(plain, weights, tokens, Rounding(2.0**-24, int8=kind)) for kind in ("", "noise"))
+    exact = logits(plain, weights, tokens)
+    roundings = (Rounding(2.0**-24), Rounding(2.0**-24, int8="noise"))
+    sums, codes = (tolerance(plain, weights, tokens, one, exact) for one in roundings)
     apart = np.abs(ours - theirs).max(axis=1)
     assert apart.max() <= codes < 0.1 * np.abs(theirs).max()
     best = np.sort(theirs[CASE.prompt - 1 : -1], axis=-1)[:, -2:]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.model.cases import CASES, Case, make
+from tests.model.cases import CASES, Case
+from tests.model.made_cases import make
 from tests.model.reference import load_weights
 
 

@@ -75,14 +75,19 @@ class Made:
     def exact(self, rounding: tuple[float, float, float]) -> tuple[list[np.ndarray], float]:
         """Float64 vectors of the weights as stored, and how far this arithmetic may be from them."""
         config, weights = load_pooled(self.folder, self.asked)
-        exact = [pooled(config, weights, ids, second, self.case.pool) for ids, second in self.case.prompts()]
-        ids, second = max(self.case.prompts(), key=lambda prompt: len(prompt[0]))
-        shortest = min(self.case.prompts(), key=lambda prompt: len(prompt[0]))
+        exact = self.stored()
+        order = sorted(zip(self.case.prompts(), exact, strict=True), key=lambda one: len(one[0][0]))
         allowed = max(
-            pooled_tolerance(config, weights, prompt, self.case.pool, Rounding(*rounding))
-            for prompt in ((ids, second), shortest)
+            pooled_tolerance(config, weights, prompt, self.case.pool, Rounding(*rounding), vector)
+            for prompt, vector in (order[0], order[-1])
         )
         return exact, allowed
+
+    @cache  # noqa: B019
+    def stored(self) -> list[np.ndarray]:
+        """Float64 vectors of the weights as stored."""
+        config, weights = load_pooled(self.folder, self.asked)
+        return [pooled(config, weights, ids, second, self.case.pool) for ids, second in self.case.prompts()]
 
 
 def _inputs(ids: list[int], second: int) -> dict[str, torch.Tensor]:

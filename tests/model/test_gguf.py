@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import torch
 from bench.ggml import write_gguf
-from tests.model.cases import CASES, Case, make
+from tests.model.cases import CASES, Case
 from tests.model.gguf_models import write_model
+from tests.model.made_cases import make
 from tests.model.reference import Rounding, load_weights, logits, tolerance
 from tests.model.run_native import Run
 from transformers import PreTrainedModel
@@ -149,8 +150,9 @@ class Made:
         """
         config, weights = load_weights(self.floats, dtype="float32")
         floats = Rounding(sums=2.0**-24)
-        allowed = tolerance(config, weights, list(tokens), floats)
-        more = tolerance(config, weights, list(tokens), replace(floats, operands=2.0**-12))
+        exact = logits(config, weights, list(tokens))
+        allowed = tolerance(config, weights, list(tokens), floats, exact)
+        more = tolerance(config, weights, list(tokens), replace(floats, operands=2.0**-12), exact)
         return expected(self.model, list(tokens)), allowed + more
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.model.cases import Case, make
+from tests.model.cases import Case
 from tests.model.gguf_conversions import STATES
 from tests.model.gguf_conversions_dense import OTHERS
 from tests.model.gguf_conversions_mixtures import MIXTURES
 from tests.model.gguf_converter import Config, Conversion, convert
 from tests.model.gguf_models import numbers
+from tests.model.made_cases import make
 from tests.model.reference import Rounding, load_weights, logits, tolerance, weights_of
 from tests.model.run_native import Run, compute
 from tests.unit.model.gguf_files import random_blocks

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from gguf import GGUFReader
 from gguf.quants import dequantize
-from tests.model.cases import CASES, make
+from tests.model.cases import CASES
 from tests.model.gguf_models import VOCABULARY, gguf_name, restored_rows
+from tests.model.made_cases import make
 from tests.model.run_native import Run, compute
 
 from forearm import LLM, SamplingParams

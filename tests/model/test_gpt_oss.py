@@ -8,14 +8,16 @@ import shutil
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.model.cases import CASES, Case, make
+from tests.model.cases import CASES, Case
 from tests.model.kept_weights import wait_until_kept
+from tests.model.made_cases import make
 from tests.model.reference import Rounding, load_weights, logits, tolerance
 from tests.model.run_native import Run, Stepper
 from tests.model.stored_codes import mxfp4
@@ -39,12 +41,35 @@ class Made:
     stored: Path
     floats: Path
 
-    def theirs(self, tokens: list[int]) -> np.ndarray:
+    @cache  # noqa: B019  (two checkpoints' paths; every tier chooses the same tokens)
+    def theirs(self, tokens: tuple[int, ...]) -> np.ndarray:
         """transformers' logits after every token."""
         model = AutoModelForCausalLM.from_pretrained(self.floats, attn_implementation="eager", dtype=torch.float32)
         with torch.no_grad():
             found: np.ndarray = model.eval()(torch.tensor([tokens])).logits[0].numpy()
         return found
+
+    @cache  # noqa: B019
+    def exact(self, tokens: tuple[int, ...]) -> np.ndarray:
+        """Float64 logits."""
+        return logits(*load_weights(self.floats, dtype="float32"), list(tokens))
+
+    @cache  # noqa: B019
+    def allowed(self, tokens: tuple[int, ...]) -> float:
+        """Return the largest error of a logit by float32 sums of codes of 16 bits.
+
+        These err by 2^-16 of the largest of 32 values: at most sqrt(32) times their root mean square.
+        """
+        config, weights = load_weights(self.floats, dtype="float32")
+        sums = Rounding(sums=2.0**-24)
+        roundings = (sums, replace(sums, operands=2.0**-16 * 32**0.5))
+        return sum(tolerance(config, weights, list(tokens), one, self.exact(tokens)) for one in roundings)
+
+    @cache  # noqa: B019
+    def noise(self, tokens: tuple[int, ...]) -> np.ndarray:
+        """Return errors of logits by activations of 8 bits, in one random experiment."""
+        config, weights = load_weights(self.floats, dtype="float32")
+        return np.abs(logits(config, weights, list(tokens), Rounding(int8="noise", group=32)) - self.exact(tokens))
 
 
 def quantize(plain: Path, into: Path) -> Made:
@@ -92,25 +117,19 @@ def test_tokens_are_those_of_the_dequantized_experts(tier: str, made: Made, tmp_
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr
     found = np.load(out)
-    config, weights = load_weights(made.floats, dtype="float32")
 
     for i, eight_bits in enumerate((False, True)):
         chosen = found[f"chosen{i}"].tolist()
-        tokens = CASE.tokens() + chosen
+        tokens = (*CASE.tokens(), *chosen)
         theirs = made.theirs(tokens)
         errors = np.abs(found[f"logits{i}"] - theirs)
         if not eight_bits:
-            # Codes of 16 bits err by 2^-16 of the largest of 32 values: at most sqrt(32) times their root mean square.
-            sums = Rounding(sums=2.0**-24)
-            of_codes = replace(sums, operands=2.0**-16 * 32**0.5)
-            allowed = sum(tolerance(config, weights, tokens, rounding) for rounding in (sums, of_codes))
+            allowed = made.allowed(tokens)
             assert errors.max() <= allowed, f"off by {errors.max():.3g}, allowed {allowed:.3g}"
             assert chosen == theirs[CASE.prompt - 1 : -1].argmax(axis=-1).tolist()
             continue
         # The middle error: roundings choose another expert for a few tokens, in the experiment as in the executor.
-        rounding = Rounding(int8="noise", group=32)
-        noise = np.abs(logits(config, weights, tokens, rounding) - logits(config, weights, tokens))
-        assert 0 < np.median(errors) <= 1.5 * np.median(noise) < 0.1 * theirs.std()
+        assert 0 < np.median(errors) <= 1.5 * np.median(made.noise(tokens)) < 0.1 * theirs.std()
 
 
 def test_experts_are_kept_in_four_bits_with_a_scale_for_32(made: Made) -> None:
@@ -136,9 +155,9 @@ def stepper(checkpoint: Checkpoint, cache: str) -> _native.Executor:
 def test_kept_weights_give_the_same_bits(made: Made, tmp_path: Path) -> None:
     """Sinks and the experts' biases lie in the file, too."""
     found = []
-    for cache in ("", str(tmp_path), str(tmp_path)):
+    for kept in ("", str(tmp_path), str(tmp_path)):
         one = Stepper(Run(str(made.stored), CASE.tokens(), 0))
-        one.executor = stepper(open_checkpoint(made.stored), cache)
+        one.executor = stepper(open_checkpoint(made.stored), kept)
         one.executor.allocate_kv(len(one.blocks))
         found.append(one.step(CASE.tokens()[:33]))
     assert len(list(tmp_path.iterdir())) >= 1

@@ -19,7 +19,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.model.cases import CASES, HALF_CASES, Case, make
+from tests.model.cases import CASES, HALF_CASES, Case
+from tests.model.made_cases import make
 from tests.model.reference import Rounding, load_weights, logits, tolerance
 from tests.model.run_native import Run
 from transformers import PreTrainedModel
@@ -50,8 +51,13 @@ class Made:
     @cache  # noqa: B019
     def exact(self, tokens: tuple[int, ...], rounding: tuple[float, float, float]) -> tuple[np.ndarray, float]:
         """Float64 logits on the weights as stored, and how far this arithmetic may be from them."""
-        config, weights = load_weights(self.folder)
-        return logits(config, weights, list(tokens)), tolerance(config, weights, list(tokens), Rounding(*rounding))
+        exact = self.stored(tokens)
+        return exact, tolerance(*load_weights(self.folder), list(tokens), Rounding(*rounding), exact)
+
+    @cache  # noqa: B019
+    def stored(self, tokens: tuple[int, ...]) -> np.ndarray:
+        """Float64 logits on the weights as stored."""
+        return logits(*load_weights(self.folder), list(tokens))
 
 
 @pytest.fixture(scope="module")

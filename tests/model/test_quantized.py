@@ -21,7 +21,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.model.cases import CASES, Case, make
+from tests.model.cases import CASES, Case
+from tests.model.made_cases import make
 from tests.model.reference import Rounding, load_weights, logits, tolerance
 from tests.model.run_native import Run
 from tests.model.stored_codes import FORMATS, Format
@@ -131,9 +132,10 @@ class Made:
     def allowed(self, tokens: tuple[int, ...], operands: float = 0.0, int8: bool = False, group: int = 0) -> float:
         """Return the largest allowed distance from them for these roundings and float32 sums (see Rounding)."""
         config, weights = load_weights(self.folder / "floats", dtype="float32")
-        theirs = tolerance(config, weights, list(tokens), Rounding(sums=SUMS))
+        exact = logits(config, weights, list(tokens))
+        theirs = tolerance(config, weights, list(tokens), Rounding(sums=SUMS), exact)
         rounding = Rounding(sums=SUMS, operands=operands, int8="noise" if int8 else "", group=group)
-        return theirs + tolerance(config, weights, list(tokens), rounding)
+        return theirs + tolerance(config, weights, list(tokens), rounding, exact)
 
     @cache  # noqa: B019
     def in_codes(self, tokens: tuple[int, ...], group: int) -> np.ndarray:

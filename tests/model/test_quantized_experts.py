@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.model.cases import CASES, make
+from tests.model.cases import CASES
+from tests.model.made_cases import make
 from tests.model.reference import Rounding, load_weights, logits
 from tests.model.run_native import Run, Stepper, compute
 from tests.model.stored_codes import FORMATS, Format, gptq

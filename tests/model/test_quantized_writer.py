@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.model.cases import CASES, make
+from tests.model.cases import CASES
+from tests.model.made_cases import make
 from tests.model.run_native import Run, compute
 
 from forearm.cli.main import main

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.model.cases import CASES, Case, make
+from tests.model.cases import CASES, Case
+from tests.model.made_cases import make
 
 from forearm.config.number_formats import WeightFormat
 from forearm.model.checkpoint import weights

@@ -228,19 +228,17 @@ def test_any_cut_of_the_prompt_gives_the_same_logits(
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("others", [1, 2, 3, 4, 7, 15, 32])
-def test_company_in_the_step_does_not_change_the_logits(
-    executors: Executors, expected: Floats, others: int, threads: int
-) -> None:
+def test_company_in_the_step_does_not_change_the_logits(executors: Executors, expected: Floats, threads: int) -> None:
     executor, tokens = executors[threads], prompt(1, LENGTH)
     mine = list(range(-(-LENGTH // BLOCK)))
-    run_alone(executor, tokens[:-1], [LENGTH - 1])
+    for others in (1, 2, 3, 4, 7, 15, 32):
+        if others == 1 or executor.state_bytes_per_slot:  # a state goes on with each step; keys and values stay
+            run_alone(executor, tokens[:-1], [LENGTH - 1])
+        company = [Slice(prompt(10 + i, 40), 0, 1 + i % 40, [100 + 2 * i, 101 + 2 * i]) for i in range(others)]
+        middle = others // 2
+        slices = [*company[:middle], Slice(tokens, LENGTH - 1, 1, mine), *company[middle:]]
 
-    company = [Slice(prompt(10 + i, 40), 0, 1 + i % 40, [100 + 2 * i, 101 + 2 * i]) for i in range(others)]
-    middle = others // 2
-    slices = [*company[:middle], Slice(tokens, LENGTH - 1, 1, mine), *company[middle:]]
-
-    assert same(step(executor, slices)[middle], expected)
+        assert same(step(executor, slices)[middle], expected), others
 
 
 def test_a_sequence_computed_again_in_other_blocks_gives_the_same_logits(
