@@ -34,6 +34,8 @@ from tests.e2e.served import Served, serve
 READY_S = 60.0
 GONE_S = 40.0
 CLIENTS = 5
+LATEST_S = 0.6  # each client has had a few answers by then, and more than one of ASKS is under way
+CALLS_S = 1.0  # most time for the calls of a fault
 PROCESSES = ("serve", "master", "worker", "engine", "helper")
 _SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP", "SIGSTOP", "SIGSEGV", "SIGABRT", "SIGPIPE")
 _ERRORS = {
@@ -102,7 +104,7 @@ class Fault:
 
 def draw(random_: random.Random) -> Fault:
     """Choose a fault; three of five are signals."""
-    moment = random_.uniform(0, 1.2)
+    moment = random_.uniform(0, LATEST_S)
     if random_.random() < 0.6:
         process, act = random_.choice(PROCESSES), random_.choice(_SIGNALS)
         return Fault(process, act, after_s=moment, stopped_s=random_.uniform(0.1, 2))
@@ -176,8 +178,10 @@ class Lane:
         try:
             process = _process(served, fault.process)
             if not fault.act.startswith("SIG"):
+                end = time.monotonic() + CALLS_S
                 with self.calls.ordered(fault.act, fault.error, fault.times, process.pid):
-                    time.sleep(1)
+                    while self.calls.failed < fault.times and time.monotonic() < end:
+                        time.sleep(0.01)
                 return process.pid
             process.send_signal(signal.Signals[fault.act])
             if fault.act == "SIGSTOP":

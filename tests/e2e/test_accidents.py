@@ -37,7 +37,8 @@ def test_a_full_queue_refuses_with_retry_after_and_recovers(tmp_path: Path) -> N
 
 def test_a_worker_killed_frees_its_sequences_and_is_replaced(tmp_path: Path) -> None:
     with serve(tmp_path, *UNLIMITED, "--api-server-count", "2") as served, contextlib.ExitStack() as stack:
-        streams = [stack.enter_context(served.endless(n=16)) for _ in range(6)]
+        # Seconds of work for all: the streams of the other worker are read to their end.
+        streams = [stack.enter_context(served.endless(n=16, max_tokens=700)) for _ in range(6)]
         wait_until(lambda: served.running() == 6 * 16)
         answered = requests_answered(served)
         killed = max(served.workers(), key=open_to)

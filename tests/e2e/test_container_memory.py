@@ -92,7 +92,7 @@ def ask(served: Served, number: int) -> int:
     deadline = time.monotonic() + 400
     while True:
         try:
-            answer = httpx.post(f"{served.url}/v1/chat/completions", json=body(number), timeout=60)
+            answer = httpx.post(f"{served.url}/v1/chat/completions", json=body(number), timeout=60, verify=False)
         except httpx.TransportError:
             return 0
         if answer.status_code not in (429, 503) or time.monotonic() > deadline:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.e2e.fault_matrix import run_many
 
-RUNS, LANES = 200, 2
+RUNS, LANES = 200, 3
 
 
 def test_no_fault_leaves_a_client_without_an_answer_or_a_server_that_does_not_come_back() -> None:

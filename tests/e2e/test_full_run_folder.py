@@ -14,14 +14,12 @@ SIZE = 8 << 20
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "none", str(folder)]
+def small(short: Path) -> Iterator[Path]:
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "none", str(short)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("needs to mount a tmpfs")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    yield short
+    subprocess.run(["umount", "-l", str(short)], check=True)
 
 
 def fill(folder: Path) -> Path:

@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -18,13 +16,6 @@ from tests.e2e.served import serve, wait_until
 from tests.e2e.test_orphans import gone
 
 SECRET = "a-key-that-nobody-should-read"
-
-
-@pytest.fixture
-def short() -> Iterator[Path]:
-    """A folder whose name leaves room for a Unix socket's."""
-    with tempfile.TemporaryDirectory(prefix="left-") as folder:
-        yield Path(folder)
 
 
 def test_a_killed_server_leaves_no_key_and_its_folder_goes_with_the_next_start(tmp_path: Path, short: Path) -> None:

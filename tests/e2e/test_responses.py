@@ -205,15 +205,13 @@ def test_a_worker_that_dies_takes_no_stored_response_along(served: Served) -> No
             assert get(served, reply["id"]) == reply
 
 
-def test_what_is_stored_is_private_and_goes_with_the_server(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    with serve(
-        tmp_path, "--served-model-name", "demo", "--api-server-count", "2", env={"TMPDIR": str(tmp_path / "run")}
-    ) as running:
+def test_what_is_stored_is_private_and_goes_with_the_server(tmp_path: Path, short: Path) -> None:
+    flags = ("--served-model-name", "demo", "--api-server-count", "2")
+    with serve(tmp_path, *flags, env={"TMPDIR": str(short)}) as running:
         running.openai.responses.create(model="demo", input=GLACIER, max_output_tokens=5)
-        files = list((tmp_path / "run").rglob("responses.sqlite*"))
+        files = list(short.rglob("responses.sqlite*"))
         assert files
         assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
         assert {stat.S_IMODE(file.parent.stat().st_mode) for file in files} == {0o700}
         stop(running.process)
-    assert not list((tmp_path / "run").iterdir())
+    assert not list(short.iterdir())
