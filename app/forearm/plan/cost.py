@@ -70,10 +70,15 @@ class Cost:
     work: StepWork
     rates: Rates
     step_tokens: int
+    # The search for the highest rate comes back to the same few steps thousands of times.
+    _decode_s: dict[tuple[int, int], float] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     def decode_s(self, sequences: int, context: int) -> float:
         """Return the time of a decode step of `sequences` sequences at a context length."""
-        return self._step_s(sequences, sequences, sequences, context, 0.0)
+        step = sequences, context
+        if step not in self._decode_s:
+            self._decode_s[step] = self._step_s(sequences, sequences, sequences, context, 0.0)
+        return self._decode_s[step]
 
     def prefill_s(self, tokens: int) -> float:
         """Return the time of a prompt alone, up to its first token, in steps of the token budget."""
