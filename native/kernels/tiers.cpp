@@ -21,19 +21,26 @@
 
 namespace forearm {
 
+// A build with sanitizers has no tier that is not sanitized (CMakeLists.txt): there its table's address is null.
+#ifdef FOREARM_SANITIZED
+#define FOREARM_TIER_LINKAGE __attribute__((weak))
+#else
+#define FOREARM_TIER_LINKAGE
+#endif
+
 extern const Kernels scalar_tier;
 #if defined(__x86_64__)
-extern const Kernels avx2_tier;
-extern const Kernels avx512_tier;
-extern const Kernels avx512_vnni_tier;
-extern const Kernels avx512_bf16_tier;
-extern const Kernels avx512_amx_tier;
+extern const Kernels avx2_tier FOREARM_TIER_LINKAGE;
+extern const Kernels avx512_tier FOREARM_TIER_LINKAGE;
+extern const Kernels avx512_vnni_tier FOREARM_TIER_LINKAGE;
+extern const Kernels avx512_bf16_tier FOREARM_TIER_LINKAGE;
+extern const Kernels avx512_amx_tier FOREARM_TIER_LINKAGE;
 #elif defined(__aarch64__)
-extern const Kernels neon_tier;
-extern const Kernels neon_dot_tier;
-extern const Kernels neon_fp16_tier;
-extern const Kernels neon_mm_tier;
-extern const Kernels sve256_tier;
+extern const Kernels neon_tier FOREARM_TIER_LINKAGE;
+extern const Kernels neon_dot_tier FOREARM_TIER_LINKAGE;
+extern const Kernels neon_fp16_tier FOREARM_TIER_LINKAGE;
+extern const Kernels neon_mm_tier FOREARM_TIER_LINKAGE;
+extern const Kernels sve256_tier FOREARM_TIER_LINKAGE;
 #endif
 
 namespace {
@@ -129,8 +136,10 @@ bool runs_sve256() {
 
 struct Tier {
   const Kernels* table;
-  bool (*runs_here)();
+  bool (*cpu_runs)();
   bool (*is_quick_here)() = always;  // else it is taken only when it is named
+
+  bool runs_here() const { return table && cpu_runs(); }
 };
 
 // Best first.
@@ -171,7 +180,8 @@ TierChoice choose() {
   std::vector<const Kernels*> candidates;
   bool below = !asked;
   for (const Tier& tier : kTiers) {
-    if (tier.table == asked || (below && tier.runs_here() && tier.is_quick_here())) candidates.push_back(tier.table);
+    if ((asked && tier.table == asked) || (below && tier.runs_here() && tier.is_quick_here()))
+      candidates.push_back(tier.table);
     below = below || tier.table == asked;
   }
   TierChoice choice{};
@@ -192,7 +202,7 @@ const std::vector<Quarantined>& quarantined() { return chosen().wrong; }
 
 const Kernels* find_tier(const char* name) {
   for (const Tier& tier : kTiers) {
-    if (strcmp(tier.table->tier, name) == 0) return tier.runs_here() ? tier.table : nullptr;
+    if (tier.runs_here() && strcmp(tier.table->tier, name) == 0) return tier.table;
   }
   return nullptr;
 }
