@@ -47,7 +47,8 @@ class Pinned {
     if (!pinned_) return;
     pthread_getaffinity_np(pthread_self(), sizeof before_, &before_);
     const cpu_set_t set = only(cores[0]);
-    pthread_setaffinity_np(pthread_self(), sizeof set, &set);
+    pinned_ = !CPU_EQUAL(&set, &before_);
+    if (pinned_) pthread_setaffinity_np(pthread_self(), sizeof set, &set);
   }
   ~Pinned() {
     if (pinned_) pthread_setaffinity_np(pthread_self(), sizeof before_, &before_);
@@ -56,7 +57,7 @@ class Pinned {
   Pinned& operator=(const Pinned&) = delete;
 
  private:
-  const bool pinned_;
+  bool pinned_;
   cpu_set_t before_;
 };
 
@@ -123,7 +124,7 @@ Pool::Clock::duration Pool::idle_spin() const {
 // slice, as in spin_until().
 bool Pool::await_job(uint32_t seen) const {
   const auto called = [this, seen] { return job_.load(std::memory_order_acquire) != seen; };
-  if (!waits_for_store_) return spin_until(called, idle_spin());
+  if (!waits_for_store_) return spin_until(called, idle_spin(), true);
   const Clock::time_point begin = Clock::now(), end = begin + idle_spin();
   for (Clock::time_point now = begin; now < end; now = Clock::now()) {
     if (called()) return true;
@@ -162,9 +163,9 @@ void Pool::start_epochs_over() {
 }
 
 // Polls until ready() or for at most `limit`; returns whether it is ready. The clock is read every 64 polls (a read
-// costs about as much as ten polls).
+// costs about as much as ten polls). offers_core: other work that waits for this core gets it, which ends the polling.
 template <class Ready>
-bool Pool::spin_until(const Ready& ready, Clock::duration limit) const {
+bool Pool::spin_until(const Ready& ready, Clock::duration limit, bool offers_core) const {
   Clock::time_point end{}, last{};
   for (uint32_t look = 1;; ++look) {
     if (ready()) return true;
@@ -175,6 +176,9 @@ bool Pool::spin_until(const Ready& ready, Clock::duration limit) const {
     if (now - last > kLostSlice) crowded_.store(kCrowdedWaits, std::memory_order_relaxed);
     if (now >= end) return false;
     last = now;
+    if (!offers_core) continue;
+    sched_yield();
+    if (Clock::now() - now > kTaken) return ready();
   }
 }
 

@@ -61,6 +61,8 @@ class Pool {
   // steps of 30 layers. Where other guests of a host take a slice now and then, most steps are not crowded.
   static constexpr std::chrono::microseconds kLostSlice{1000};
   static constexpr int kCrowdedWaits = 3000;
+  // sched_yield returns in less than a microsecond where nothing else waits for the core.
+  static constexpr std::chrono::microseconds kTaken{5};
 
   struct alignas(128) Line {
     std::atomic<uint32_t> value{0};
@@ -75,7 +77,7 @@ class Pool {
   void fail(std::exception_ptr error);
   void start_epochs_over();
   template <class Ready>
-  bool spin_until(const Ready& ready, Clock::duration limit) const;
+  bool spin_until(const Ready& ready, Clock::duration limit, bool offers_core = false) const;
   template <class T, class Ready>
   void wait_on(const std::atomic<T>& value, const Ready& ready) const;
   template <class T>
