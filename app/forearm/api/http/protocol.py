@@ -122,7 +122,7 @@ class Protocol(HttpToolsProtocol):
         self._expect(None)
         self._head_bytes, self._had_end = 0, True
         if self.cycle is not None:
-            self.cycle.transport = self.transport
+            self.cycle.transport = cast(Transport, _HeadWithBody(self))
         super().on_message_complete()
 
     def pause_writing(self) -> None:
@@ -198,3 +198,39 @@ class _Unread:
     def close(self) -> None:
         """Linger, because the answer is written and no other request may follow, or it was aborted."""
         self._protocol.linger()
+
+
+class _HeadWithBody:
+    """The transport of uvicorn's cycle, which writes an answer's head alone: it leaves together with a body that is
+    there at once.
+
+    Two writes wake the client twice, and where it shares cores with the server, the server may lose its core between
+    them: for 0.3 ms in a timeline of one text after the other (`perf sched` on two cores).
+    """
+
+    def __init__(self, protocol: Protocol) -> None:
+        self._transport, self._later = protocol.transport, protocol.loop.call_soon
+        self._head: bytes | None = None
+        self._begun = False
+        self.is_closing = protocol.transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        """Keep the head until the event loop's next round, and write all else with what is kept."""
+        if not self._begun:
+            self._begun, self._head = True, data
+            self._later(self._flush)
+        elif self._head is not None:
+            head, self._head = self._head, None
+            self._transport.writelines((head, data))
+        else:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Close the connection after what is kept has been written."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        head, self._head = self._head, None
+        if head is not None and not self._transport.is_closing():
+            self._transport.write(head)
