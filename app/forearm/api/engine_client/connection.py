@@ -25,10 +25,12 @@ Answer = TypeVar("Answer")
 
 
 class OpenRequest(Protocol):
-    """The part of one HTTP request that is open in an engine."""
+    """The part of one HTTP request that is open in an engine.
 
-    async def accepted(self) -> None:
-        """Wait until the engine has accepted it. Raises: the error with which the engine refused it."""
+    accepted: done once the engine has accepted it, or refused it with an error.
+    """
+
+    accepted: asyncio.Future[None]
 
     def take(self, message: wire.Accepted | wire.Refused | wire.Tokens | wire.Embedded) -> None:
         """Receive a message from the engine."""
@@ -87,12 +89,6 @@ class EngineConnection:
         """
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(frames)
-
-    async def drained(self) -> None:
-        """Wait while the engine has too much unread data (long prompts)."""
-        if self._writer is not None:
-            with contextlib.suppress(ConnectionError):  # the reader meets it too, and fails open requests
-                await self._writer.drain()
 
     async def ask_state(self) -> wire.State:
         """Return the engine's state. Raises: EngineUnavailable."""

@@ -36,7 +36,7 @@ class Generation:
         self._open = {request.request_id: set(range(request.params.n)) for request in requests}
         self._ids = [request.request_id for request in requests]
         self._requests: Sequence[wire.Submit] = requests
-        self._accepted: asyncio.Queue[ForearmError | None] = asyncio.Queue()
+        self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unaccepted = len(requests)
         self._events: asyncio.Queue[wire.Tokens | ForearmError] = asyncio.Queue()
         self._observers = observers
@@ -58,17 +58,6 @@ class Generation:
             return self._numbers[event.request_id], event
         raise StopAsyncIteration
 
-    async def accepted(self) -> None:
-        """Wait until the engine has accepted every prompt.
-
-        Raises: the error with which it refused one.
-        """
-        await self._connection.drained()
-        for _ in self._ids:
-            error = await self._accepted.get()
-            if error is not None:
-                raise error
-
     def stop(self, number: int, index: int) -> None:
         """End one output here and in the engine (a stop string was met)."""
         request_id = self._ids[number]
@@ -87,9 +76,10 @@ class Generation:
     def take(self, message: wire.Accepted | wire.Refused | wire.Tokens | wire.Embedded) -> None:
         """Receive a message from the engine."""
         if isinstance(message, wire.Accepted):
-            self._accepted.put_nowait(None)
             self._unaccepted -= 1
             if not self._unaccepted:
+                if not self.accepted.done():
+                    self.accepted.set_result(None)
                 # At once, not when the submitting task runs again: the connection has just counted the request as the
                 # engine's, so the count of requests in front of the engine must not include it any more.
                 requests, self._requests = self._requests, ()  # a long prompt is not kept while the answer grows
@@ -104,7 +94,8 @@ class Generation:
 
     def fail(self, error: ForearmError) -> None:
         """Raise this error in the task that waits for acceptance or for tokens."""
-        self._accepted.put_nowait(error)
+        if not self.accepted.done():
+            self.accepted.set_exception(error)
         self._events.put_nowait(error)
 
     def _end(self, request_id: str, index: int) -> None:
@@ -219,7 +210,7 @@ class EngineClient:
             try:
                 connection.open.update((message.request_id, opened) for message in messages)
                 connection.write(frames)
-                await within(opened.accepted(), self._accept_s)
+                await within(opened.accepted, self._accept_s)
             except BaseException as error:
                 opened.close()
                 if isinstance(error, asyncio.TimeoutError):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -105,11 +105,13 @@ class EventStream(Response):
                 await asyncio.sleep(self._keep_alive_s - silent_s)
 
 
-async def unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+async def unless_gone(request: Request, work: Awaitable[Result]) -> Result:
     """Return the result of `work`, which is cancelled if the client disconnects before.
 
     Raises: what `work` raises; ClientDisconnect.
     """
+    if isinstance(work, asyncio.Future) and work.done():
+        return cast("Result", work.result())
     result: Result | None = await _first_of([work, _until_gone(request.receive)])
     if result is None:
         raise ClientDisconnect
@@ -121,9 +123,9 @@ async def _until_gone(receive: Receive) -> None:
         pass
 
 
-async def _first_of(work: list[Coroutine[Any, Any, Any]]) -> Any:
-    """Return the result of the coroutine that ends first; the others are cancelled and have ended by then."""
-    tasks = [asyncio.create_task(one) for one in work]
+async def _first_of(work: Sequence[Awaitable[Any]]) -> Any:
+    """Return the result of the work that ends first; the rest is cancelled and has ended by then."""
+    tasks = [asyncio.ensure_future(one) for one in work]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:

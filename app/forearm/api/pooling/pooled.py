@@ -232,7 +232,7 @@ class ServingPooling:
         )
         vectors = await embed(self._engine, message, caller.observers)
         try:
-            found = await unless_gone(request, vectors.all())
+            found = await unless_gone(request, vectors.found)
         finally:
             vectors.close()
         tokens = sum(len(prompt.token_ids) for prompt in prompts)

@@ -14,59 +14,48 @@ from forearm.errors import ForearmError
 
 
 class Vectors:
-    """The texts of one HTTP request in a pooling engine; `all` returns their vectors. Only one task may wait."""
+    """The texts of one HTTP request in a pooling engine. Only one task may wait for them.
+
+    found: their outputs, in order; or EngineFailed, EngineUnavailable if the request or its engine failed.
+    """
 
     def __init__(self, connection: EngineConnection, request: wire.Embed, observers: Sequence[Observer]) -> None:
+        loop = asyncio.get_running_loop()
+        self.accepted: asyncio.Future[None] = loop.create_future()
+        self.found: asyncio.Future[list[wire.Embedded]] = loop.create_future()
         self._connection = connection
         self._request = request
-        self._found: list[wire.Embedded | None] = [None] * len(request.prompts)
-        self._left = len(request.prompts)
-        self._events: asyncio.Queue[wire.Accepted | ForearmError | None] = asyncio.Queue()
+        self._outputs: dict[int, wire.Embedded] = {}
         self._observers = observers
-
-    async def accepted(self) -> None:
-        """Wait until the engine has accepted the texts.
-
-        Raises: the error with which it refused them.
-        """
-        await self._connection.drained()
-        event = await self._events.get()
-        if isinstance(event, ForearmError):
-            raise event
-
-    async def all(self) -> list[wire.Embedded]:
-        """Return the output of each text, in order.
-
-        Raises: EngineFailed, EngineUnavailable if the request or its engine failed.
-        """
-        event = await self._events.get()
-        if isinstance(event, ForearmError):
-            raise event
-        return [one for one in self._found if one is not None]
 
     def take(self, message: wire.Accepted | wire.Refused | wire.Tokens | wire.Embedded) -> None:
         """Receive a message from the engine."""
         if isinstance(message, wire.Accepted):
-            self._events.put_nowait(message)
+            if not self.accepted.done():
+                self.accepted.set_result(None)
             for observer in self._observers:  # at once, as Generation does
                 observer.submitted([prompt.token_ids for prompt in self._request.prompts], None)
         elif isinstance(message, wire.Refused):
             self.fail(error_of(message))
         elif isinstance(message, wire.Embedded):
-            self._left -= self._found[message.index] is None
-            self._found[message.index] = message
-            if not self._left:
+            self._outputs[message.index] = message
+            if len(self._outputs) == len(self._request.prompts):
                 self._connection.open.pop(self._request.request_id, None)
-                self._events.put_nowait(None)
+                if not self.found.done():
+                    self.found.set_result([self._outputs[index] for index in range(len(self._outputs))])
 
     def fail(self, error: ForearmError) -> None:
         """Raise this error in the task that waits."""
-        self._events.put_nowait(error)
+        waited_for = self.found if self.accepted.done() else self.accepted
+        if not waited_for.done():
+            waited_for.set_exception(error)
 
     def close(self) -> None:
         """Abort the texts in the engine. May be called at any time, and again."""
         if self._connection.open.pop(self._request.request_id, None) is not None:
             self._connection.send(wire.Abort(request_id=self._request.request_id))
+        if not self.found.cancel() and not self.found.cancelled():
+            self.found.exception()  # asyncio logs an error that is never retrieved
         observers, self._observers = self._observers, ()
         for observer in observers:
             observer.over()
