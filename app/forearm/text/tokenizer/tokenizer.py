@@ -92,7 +92,8 @@ class Tokenizer:
         limit: the most tokens, special ones included, which are never cut off; of a pair the longer text is
         truncated first.
         """
-        first = self._encoded(text, False)
+        whole_text = pair is None and limit is None  # is completed as it is encoded
+        first = self._encoded(text, whole_text and add_special_tokens)
         second = None if pair is None else self._encoded(pair, False)
         if limit is not None:
             special = self._rust.num_special_tokens_to_add(pair is not None) if add_special_tokens else 0
@@ -102,7 +103,7 @@ class Tokenizer:
             if second is not None:
                 second.truncate(two, direction=side)
         with _refused("encode this text"):
-            whole = self._rust.post_process(first, second, add_special_tokens)
+            whole = first if whole_text else self._rust.post_process(first, second, add_special_tokens)
         types: list[int] = whole.type_ids
         return whole.ids, types.index(1) if 1 in types else 0
 
