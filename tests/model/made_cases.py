@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import tempfile
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -23,7 +24,7 @@ _MADE: dict[str, tuple[Path, PreTrainedModel]] = {}
 def make(case: Case, folder: Path) -> PreTrainedModel:
     """Write the case's model into `folder`; return what transformers reads from there, in float32.
 
-    The model is the same object each time: it is computed with, and never changed.
+    The model is a copy: some tests give it other weights.
     """
     key = repr(replace(case, name="", prompt=0, greedy=0, max_model_len=None))
     if key not in _MADE:
@@ -31,7 +32,7 @@ def make(case: Case, folder: Path) -> PreTrainedModel:
         _MADE[key] = kept, _made(case, kept)
     kept, model = _MADE[key]
     copytree(kept, folder, dirs_exist_ok=True)
-    return model
+    return deepcopy(model)
 
 
 @cache
