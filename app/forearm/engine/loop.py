@@ -28,7 +28,8 @@ from forearm.engine.speculation.speculation import Speculation
 from forearm.engine.step import SliceOutcome, Stepper
 from forearm.errors import ConstraintFailed, EngineFailed, EngineUnavailable, ForearmError, InvalidRequest
 
-MAX_FAILED_STEPS = 3  # in a row: the engine is at fault and restarts; a single one may be due to its requests
+# One failed step may be due to its requests; after three in a row the engine is at fault and restarts.
+MAX_FAILED_STEPS = 3
 _COMPILING_S = 0.01  # one wait for a grammar's compilation in an idle loop, which then reads messages
 
 log = logging.getLogger(__name__)
@@ -90,8 +91,7 @@ class EngineLoop:
                     taken += 1
                 if taken:
                     self.update_snapshot()  # so that each worker learns in time how many places the others have taken
-                if not self._pools:  # streams learn that they are accepted before a step that may be long
-                    publish_outbox()  # texts get no answer before it, and telling a worker costs them 0.3 ms of a core
+                publish_outbox()  # clients learn that they are accepted before a step that may be long
                 self.step()
                 publish_outbox()
                 while not self.busy and inbox.empty() and self.merge_page():

@@ -103,17 +103,6 @@ class Engine:
         )
 
 
-def test_a_text_is_accepted_and_answered_in_one_message_so_that_its_worker_is_woken_once() -> None:
-    engine, inbox, published = Engine(), Inbox(1 << 20), list[list[str]]()
-    prompt = wire.PoolingPrompt([1, 2])
-    inbox.put(Received(0, wire.Embed(request_id="a", prompts=[prompt], task="embed")))
-    inbox.put(Drain())
-
-    engine.loop.run(inbox, lambda messages: published.append([type(message).__name__ for _, message in messages]))
-
-    assert published == [["Accepted", "Embedded"]]
-
-
 def test_tasks_with_heads_of_their_own_share_a_step() -> None:
     weights = TokenHead(Dense(COLUMNS, "w", head=2), Path(), "relu", first=7, last=8)
     vectors = TokenHead(Dense(COLUMNS, "v", head=1), Path(), "normalize", first=7)
