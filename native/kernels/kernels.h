@@ -495,6 +495,10 @@ struct AttendTask {
   int64_t segment = 0;  // 0: none
   Gate gate_kind = Gate::none;
   int64_t gates = 0;
+  // The first blocks, two at the most, and the kv head that the caller is likely to attend to next, in the same cache:
+  // they are prefetched while the last ones are read.
+  const int32_t* next_blocks = nullptr;
+  int64_t next_count = 0, next_kv_head = 0;
 
   // The first key that a token at this position sees.
   int64_t first_key(int64_t position) const {

@@ -31,6 +31,21 @@ void gather(int member, const Step& step, const AttentionItem& item, AttendTask&
   own.keys -= item.kv_head * own.head_bytes;
   task.cache = own;
   task.blocks = s.gathered_blocks;
+  task.next_count = 0;
+}
+
+// Names what this member will probably take after piece `i` of its rank, as every member takes one in turn.
+void foresee(const Step& step, const AttentionPlan& plan, int rank, int64_t i, AttendTask& task) {
+  const std::vector<AttentionWork>& work = plan.work(rank);
+  i += step.ranks.members(rank).size();
+  if (i >= static_cast<int64_t>(work.size())) return;
+  const AttentionWork& later = work[static_cast<size_t>(i)];
+  const AttentionItem& item = plan.item(later);
+  const int64_t key = std::max(task.first_key(item.first_position), later.chunk * kChunkTokens);
+  const int64_t first = key / (2 * kBlockTokens) * 2;
+  task.next_blocks = step.batch().block + item.first_block + first;
+  task.next_count = std::min<int64_t>(2, item.first_position / kBlockTokens + 1 - first);
+  task.next_kv_head = item.kv_head;
 }
 
 void attend_piece(int member, const Step& step, const KvBlocks& kv, const AttentionPlan& plan, size_t layer,
@@ -97,7 +112,9 @@ void attend(StepWalk& w, Step& step, const KvBlocks& kv, const AttentionPlan& pl
   step.hand_out(
       w, [&plan](int rank) { return static_cast<int64_t>(plan.work(rank).size()); },
       [&](int rank, int64_t i) {
-        attend_piece(w.member, step, kv, plan, layer, task, plan.work(rank)[static_cast<size_t>(i)], distances);
+        AttendTask piece = task;
+        foresee(step, plan, rank, i, piece);
+        attend_piece(w.member, step, kv, plan, layer, piece, plan.work(rank)[static_cast<size_t>(i)], distances);
       });
   ++w.phase;
 }

@@ -29,6 +29,12 @@ inline int64_t block_offset(const AttendTask& task, int64_t key) {
   return task.blocks[key / kBlockTokens] * task.cache.block_bytes + task.kv_head * task.cache.head_bytes;
 }
 
+// The offset of one of the first two blocks of the task that follows; without one `otherwise`.
+inline int64_t next_offset(const AttendTask& task, int i, int64_t otherwise) {
+  if (i >= task.next_count) return otherwise;
+  return task.next_blocks[i] * task.cache.block_bytes + task.next_kv_head * task.cache.head_bytes;
+}
+
 // Dequantizes a block into `to`, and prefetches as many bytes of `next` meanwhile.
 template <DType C>
 inline void dequantize_block(const char* codes, const char* next, int64_t count, char* to) {
@@ -53,7 +59,7 @@ inline BlockPair pair_at(const AttendTask& task, const char* side, int64_t key, 
     const int64_t first = key + i * kBlockTokens, later = first + kPairKeys;
     if (first >= end) break;
     const char* block = side + block_offset(task, first);
-    const char* next = later < end ? side + block_offset(task, later) : block;
+    const char* next = later < end ? side + block_offset(task, later) : side + next_offset(task, i, block - side);
     if constexpr (is_float(C) || kInRegisters) {
       pair.data[i] = block;
       pair.next[i] = next;

@@ -126,8 +126,10 @@ inline void fetch_queries(const AttendTask& task, int64_t first, int64_t rows) {
 inline void gather_queries(const AttendTask& task, AttendTile& t, int64_t unit_rows) {
   const F16 scale = broadcast(task.softcap > 0.0f ? task.scale : task.scale * kLog2E);
   const int64_t dim = task.cache.head_dim, padded = t.units * unit_rows;
-  clear(static_cast<float*>(t.q.data), padded * dim);
-  clear(static_cast<float*>(t.weights.data), padded * kPairKeys);
+  if (t.rows < padded || task.head_dim < dim) {  // else every element is written
+    clear(static_cast<float*>(t.q.data), padded * dim);
+    clear(static_cast<float*>(t.weights.data), padded * kPairKeys);
+  }
   for (int64_t r = 0; r < t.rows; ++r) {
     const int64_t token = token_of(task, t, r), position = task.first_position + token;
     t.position[r] = position;
