@@ -15,6 +15,7 @@ from tests.api.server import wait_until
 
 from forearm import wire
 from forearm.api.engine_client.engine_client import EngineClient, Generation
+from forearm.api.pooling.vectors import embed
 from forearm.errors import EngineUnavailable, InvalidRequest
 
 
@@ -142,6 +143,40 @@ async def test_a_request_goes_to_another_engine_if_its_engine_dies_before_accept
 
     assert died == 1, "the request went there first"
     assert [token for ids in tokens for token in ids] == [1, 2, 1]
+
+
+async def test_an_accepted_text_that_kills_its_engine_is_not_sent_to_the_next_one(tmp_path: Path) -> None:
+    taken, ended = [], asyncio.Semaphore(0)
+
+    async def dies(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(wire.frame(state(0)))
+        with contextlib.suppress(EOFError):
+            message = wire.to_engine.decode(await reader.readexactly(wire.body_length(await reader.readexactly(4))))
+            assert isinstance(message, wire.Embed)
+            taken.append(message.request_id)
+            writer.write(wire.frame(wire.Accepted(request_id=message.request_id)))
+            await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+        ended.release()
+
+    paths = [tmp_path / "a", tmp_path / "b"]
+    servers = [await asyncio.start_unix_server(dies, path) for path in paths]
+    client = EngineClient(list(map(str, paths)))
+    await client.start()
+    while any(connection.state is None for connection in client.connections):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+    opened = await embed(client, wire.Embed(request_id="x", prompts=[wire.PoolingPrompt([1])], task="embed"), [])
+    with pytest.raises(EngineUnavailable):
+        await opened.found
+
+    for server in servers:
+        server.close()
+    await client.close()
+    for _ in paths:
+        await ended.acquire()
+    assert taken == ["x"]
 
 
 async def test_a_request_on_a_connection_that_has_just_broken_is_refused(

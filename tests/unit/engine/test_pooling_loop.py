@@ -311,6 +311,26 @@ def test_draining_finishes_what_is_there_and_stopping_does_not() -> None:
     assert stopped.refused("a").error == "EngineUnavailable"
 
 
+def test_a_client_knows_that_its_text_is_accepted_before_the_step_that_may_kill_the_engine() -> None:
+    """Text that was accepted is sent to no other engine (EngineClient.hand), so it does not kill one after another."""
+    engine, inbox = Engine(), Inbox(1 << 20)
+    said_before: list[list[str]] = []
+    forward = engine.sums.forward
+
+    def watched(batch: Batch) -> None:
+        said_before.append([type(message).__name__ for _, message in engine.said])
+        forward(batch)
+
+    engine.sums.forward = watched  # type: ignore[method-assign]
+    for message in (Received(0, wire.Embed(request_id="a", prompts=[wire.PoolingPrompt([1])], task="embed")), Drain()):
+        inbox.put(message)
+
+    engine.loop.run(inbox, engine.said.extend)
+
+    assert said_before == [["Accepted"]]
+    assert [type(m).__name__ for _, m in engine.said] == ["Accepted", "Embedded"]
+
+
 def test_what_stands_behind_the_last_layer() -> None:
     vector = np.array([3.0, 4.0, 12.0], np.float32)
 
