@@ -54,9 +54,10 @@ def opened(folder: Path, row: Row) -> Checkpoint:
 
 
 def windows(texts: Mapping[str, Sequence[int]], tokens: int) -> list[Ids]:
-    """Return the first `tokens` tokens of every text in windows of at most WINDOW."""
+    """Return the first `tokens` tokens of every text, or all that it has, in windows of at most WINDOW and at least 2."""
     step = min(WINDOW, tokens)
-    return [np.asarray(ids[i : i + step], np.int32) for ids in texts.values() for i in range(0, tokens, step)]
+    starts = {name: range(0, min(tokens, len(ids) - 1), step) for name, ids in texts.items()}
+    return [np.asarray(ids[i : i + step], np.int32) for name, ids in texts.items() for i in starts[name]]
 
 
 class Yardstick:
