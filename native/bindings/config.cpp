@@ -104,7 +104,9 @@ AttentionKind attention_of(const py::handle& from) {
           .unit_qk = from.attr("unit_qk").cast<bool>(),
           .query_growth = from.attr("query_growth").cast<float>(),
           .query_positions = from.attr("query_positions").cast<int64_t>(),
-          .query_first = from.attr("query_first").cast<int64_t>()};
+          .query_first = from.attr("query_first").cast<int64_t>(),
+          .value_dim = from.attr("value_dim").cast<int64_t>(),
+          .sinks = from.attr("sinks").cast<bool>()};
 }
 
 NormPlacement placement_of(const std::string& name) {
@@ -297,7 +299,6 @@ Config config_of(const py::object& from, const py::object& matrices) {
   read("layer_scalar", c.layer_scalar);
   read("sub_norm", c.sub_norm);
   read("qkv_clip", c.qkv_clip);
-  read("sinks", c.sinks);
   read_kinds(from, c);
   read("tied_head", c.tied_head);
   if (const auto width = from.attr("per_layer").cast<int64_t>(); width != 0)

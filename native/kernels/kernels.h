@@ -366,6 +366,7 @@ struct RopeTask {
 //   Blocks are zeroed when allocated to the process; what is stored beyond a context is finite.
 //   latent, if not 0: only keys are stored, and the value of a token is the first `latent` numbers of its key
 //   (multi-head latent attention: DeepSeek-AI 2024, arXiv:2405.04434); `values` is null.
+//   value, if not 0: values are narrower than keys (MiMo-V2-Flash); their heads begin where wide ones would.
 //   by_token: keys of a block are rows [32 tokens][head_dim] that attention cannot multiply; gather_keys packs those
 //   that it is to see.
 constexpr DType key_dtype(DType kv) { return is_fp8(kv) ? DType::int8 : kv; }
@@ -384,12 +385,13 @@ struct KvCache {
   int64_t head_dim;    // a multiple of 16; smaller heads are padded with zeros
   int64_t latent = 0;  // a multiple of 16, at most head_dim
   bool by_token = false;
+  int64_t value = 0;  // numbers of a value, at most head_dim, unpadded; 0: those of a key
 
-  int64_t value_dim() const { return latent ? latent : head_dim; }
+  int64_t value_dim() const { return latent ? latent : value ? (value + 15) / 16 * 16 : head_dim; }
 };
 
-// Stores rows of one kv head. k, v: float [rows][stride], head_dim (unpadded) values each, rounded to nearest even; v
-// is not read if the cache is latent.
+// Stores rows of one kv head. k, v: float [rows][stride], head_dim (unpadded) values each, of v cache.value if that is
+// not 0, rounded to nearest even; v is not read if the cache is latent.
 //   slots[r] = block * 32 + offset of row r.
 struct KvWriteTask {
   KvCache cache;
@@ -455,7 +457,8 @@ struct KeyBias {
 // 0 (encoders); and |position - j| < window when window > 0, or those with j / segment = position / segment when
 // segment > 0.
 //   q        float [tokens][q_stride], head h of token t at t * q_stride + (kv_head * group + h) * head_dim
-//   out      columns of head h from (kv_head * group + h) * head_dim on; of a latent cache from h * cache.latent on
+//   out      columns of head h from (kv_head * group + h) * head_dim on; of a latent cache from h * cache.latent on,
+//            of narrower values from h * cache.value on
 //   score    = log2(e) * (softcap ? softcap * tanh(scale * q.k / softcap) : scale * q.k) + log2(e) * bias, the bias
 //              added with one rounding; a weight is 2^(score - max)
 // Keys come in chunks of kChunkTokens counted from position 0. Within a chunk: online softmax over pairs of blocks,

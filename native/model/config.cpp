@@ -118,9 +118,11 @@ void check_heads(const Config& c, size_t layer) {
   if (kind.rope)
     in_range("rotary dimension", 2 * static_cast<int64_t>(c.ropes[static_cast<size_t>(*kind.rope)].inv_freq.size()), 2,
              own.head_dim);
-  const bool as_model = own.kv_heads == c.kv_heads && own.head_dim == c.head_dim && own.values;
-  if (!as_model && (c.qk_norm == QkNorm::full || c.qkv_clip != 0.0f || c.pooled || c.modules))
-    refuse("layers with heads of their own need norms of each head, no clipping, and a model that generates");
+  in_range("value_dim of a layer", own.value_dim(), 1, own.head_dim);
+  if (own.value && kind.keys_as_values) refuse("values that are keys are as wide as these");
+  const bool as_model = own.kv_heads == c.kv_heads && own.head_dim == c.head_dim && own.values && !own.value;
+  if (!as_model && (c.qk_norm == QkNorm::full || c.qkv_clip != 0.0f || c.sub_norm || c.pooled || c.modules))
+    refuse("layers with heads of their own need norms of each head alone, no clipping, and a model that generates");
   if (own.heads != c.heads && c.modules) refuse("layers that torch computes all have the same number of heads");
   if (own.gates && !own.values) refuse("a layer with gates needs keys and values of its own");
   if (!kind.shared_from) return;
@@ -129,7 +131,7 @@ void check_heads(const Config& c, size_t layer) {
   const auto* source = c.layers[*kind.shared_from].mixer_as<AttentionKind>();
   if (!source || source->shared_from) refuse("keys and values are shared from a layer that has none of its own");
   const HeadShape from = c.head_shape(*kind.shared_from);
-  if (from.kv_heads != own.kv_heads || from.head_dim != own.head_dim)
+  if (from.kv_heads != own.kv_heads || from.head_dim != own.head_dim || from.value != own.value)
     refuse("keys and values are shared from a layer with other heads");
 }
 
@@ -224,7 +226,7 @@ HeadShape Config::head_shape(size_t layer) const {
   if (const auto* latent = layers[layer].mixer_as<LatentKind>())
     return {heads, kv_heads, head_dim, true, false, 0, latent->rank, latent->indexer ? latent->indexer->chosen : 0};
   const auto& own = *layers[layer].mixer_as<AttentionKind>();
-  const int64_t dim = own.head_dim ? own.head_dim : head_dim;
+  const int64_t dim = own.head_dim ? own.head_dim : head_dim, value = own.value_dim ? own.value_dim : dim;
   return {own.heads ? own.heads : heads,
           own.kv_heads ? own.kv_heads : kv_heads,
           dim,
@@ -232,7 +234,10 @@ HeadShape Config::head_shape(size_t layer) const {
           !own.shared_from && !own.keys_as_values,
           attention_gate == Gate::none ? 0
           : head_gates                 ? 1
-                                       : dim};
+                                       : value,
+          0,
+          0,
+          value == dim ? 0 : value};
 }
 
 std::vector<HeadShape> Config::head_shapes() const {

@@ -38,6 +38,8 @@ struct AttentionKind {
   // Queries at position p are multiplied by 1 + query_growth * log(1 + floor((p + query_first) / query_positions)).
   float query_growth = 0.0f;
   int64_t query_positions = 0, query_first = 0;
+  int64_t value_dim = 0;  // numbers of a head's values; 0: head_dim
+  bool sinks = false;     // each head has one more logit in the denominator of its softmax
 };
 
 // The heads of an attention layer. Layers of equal shapes share the plan of their attention.
@@ -47,9 +49,10 @@ struct HeadShape {
   int64_t gates;       // and so many gates of a head's results: none, 1, or one for each number
   int64_t latent = 0;  // the first numbers of a key that are its value; 0: values have a cache of their own
   int64_t chosen = 0;  // the most keys that a query sees, chosen for it; 0: all
+  int64_t value = 0;   // numbers of a value, if these are not as wide as keys; 0: they are
 
   int64_t group() const { return heads / kv_heads; }
-  int64_t value_dim() const { return latent ? latent : head_dim; }
+  int64_t value_dim() const { return latent ? latent : value ? value : head_dim; }
   bool operator==(const HeadShape&) const = default;
 };
 
@@ -268,7 +271,6 @@ struct Config {
   Gate attention_gate = Gate::none;  // results of attention are multiplied with gates beside the queries
   bool head_gates = false;           // a head has one gate instead of one for each number
   float qkv_clip = 0.0f;             // q, k and v are clamped to this size; 0: not
-  bool sinks = false;                // each head has one more logit in the denominator of its softmax
   bool v_norm = false;               // values are normalized per head, without weights
   bool layer_scalar = false;         // the residual is multiplied with a number at the end of each layer
   bool sub_norm = false;             // what the last matrix of each half of a layer reads is normalized

@@ -17,23 +17,25 @@ Ranks::Ranks(const std::vector<int>& threads) {
 }
 
 HeadUnits::HeadUnits(const HeadShape& s)
-    : unit_heads_(std::lcm(kPanel, s.head_dim) / s.head_dim), unit_columns_(unit_heads_ * s.head_dim) {
+    : unit_heads_(
+          std::lcm(std::lcm(kPanel, s.head_dim) / s.head_dim, std::lcm(kPanel, s.value_dim()) / s.value_dim())) {
   const QkvColumns at(s);
-  add_units(s.heads, s.head_dim, std::min(at.key, at.projected), false, 1);
-  const int64_t first_kv = count();
-  sections_ = {{{0, at.key}, 0}};
-  if (!s.keys) return;
-  add_units(s.kv_heads, s.head_dim, at.value - at.key, true, s.values ? 2 : 1);
-  sections_.push_back({{at.key, at.value}, first_kv});
-  if (s.values) sections_.push_back({{at.value, at.gate}, first_kv});
+  add_section({0, std::min(at.key, at.projected)}, s.heads, s.head_dim, false, false);
+  if (s.keys) add_section({at.key, at.value}, s.kv_heads, s.head_dim, true, false);
+  if (s.values) add_section({at.value, at.gate}, s.kv_heads, s.value_dim(), true, true);
 }
 
 // The last unit includes the padding of its section.
-void HeadUnits::add_units(int64_t heads, int64_t head_dim, int64_t columns, bool kv, int64_t sections) {
+void HeadUnits::add_section(Range columns, int64_t heads, int64_t dim, bool kv, bool with_last) {
+  const int64_t first = with_last ? sections_.back().first_unit : count(), width = unit_heads_ * dim;
+  sections_.push_back({columns, first, width});
   for (int64_t begin = 0; begin < heads; begin += unit_heads_) {
     const Range range{begin, std::min(begin + unit_heads_, heads)}, none{0, 0};
-    const int64_t own = sections * std::min(unit_columns_, columns - begin * head_dim);
-    units_.push_back(kv ? HeadUnit{none, range, own} : HeadUnit{range, none, own});
+    const int64_t own = std::min(width, columns.size() - begin * dim);
+    if (with_last)
+      units_[static_cast<size_t>(first + begin / unit_heads_)].columns += own;
+    else
+      units_.push_back(kv ? HeadUnit{none, range, own} : HeadUnit{range, none, own});
   }
 }
 

@@ -67,7 +67,7 @@ struct QkvColumns {
   explicit QkvColumns(const HeadShape& s)
       : key(round_up(s.heads * s.head_dim, kPanel)),
         value(key + round_up(s.kv_heads * s.head_dim, kPanel)),
-        gate(value + round_up(s.kv_heads * s.head_dim, kPanel)),
+        gate(value + round_up(s.kv_heads * s.value_dim(), kPanel)),
         end(gate + round_up(s.heads * s.gates, kPanel)),
         projected(s.values ? end
                   : s.keys ? value
@@ -147,8 +147,8 @@ class HeadUnits {
     for (const Section& section : sections_) {
       const Range part{std::max(columns.begin, section.columns.begin), std::min(columns.end, section.columns.end)};
       for (int64_t at = part.begin; at < part.end;) {
-        const int64_t unit = (at - section.columns.begin) / unit_columns_;
-        const int64_t end = std::min(section.columns.begin + (unit + 1) * unit_columns_, part.end);
+        const int64_t unit = (at - section.columns.begin) / section.unit_columns;
+        const int64_t end = std::min(section.columns.begin + (unit + 1) * section.unit_columns, part.end);
         visit(section.first_unit + unit, end - at);
         at = end;
       }
@@ -158,12 +158,12 @@ class HeadUnits {
  private:
   struct Section {
     Range columns;
-    int64_t first_unit;
+    int64_t first_unit, unit_columns;
   };
-  // Adds the units of heads in `sections` (queries: 1; keys, or keys and values) of `columns` each.
-  void add_units(int64_t heads, int64_t head_dim, int64_t columns, bool kv, int64_t sections);
+  // Adds a section of `heads` heads of `dim` columns, whose units are new, or those of the section before it.
+  void add_section(Range columns, int64_t heads, int64_t dim, bool kv, bool with_last);
 
-  int64_t unit_heads_, unit_columns_;
+  int64_t unit_heads_;
   std::vector<HeadUnit> units_;
   std::vector<Section> sections_;  // queries; keys, values if the layer projects them
 };

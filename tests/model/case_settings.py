@@ -27,6 +27,11 @@ _KIMI = {
     "num_local_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
 }  # fmt: skip
 
+_MIMO = {
+    "head_dim": 36, "v_head_dim": 20, "sliding_window": 16, "n_routed_experts": 8, "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+}  # fmt: skip
+
 _EYES = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28,
     "patch_size": 14,
@@ -294,6 +299,19 @@ ROWS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any], int
         "tie_word_embeddings": False,
     }),
     ("falcon-in-turn", "FalconConfig", {"multi_query": False, "parallel_attn": False, "bias": True}),
+    # values narrower than keys, more key heads and sinks in windows
+    ("mimo_v2_flash", "MiMoV2FlashConfig", {
+        **_MIMO, "num_key_value_heads": 3, "num_hidden_layers": 7, "n_group": 4, "topk_group": 2,
+    }),
+    ("mimo_v2_flash-unscaled", "MiMoV2FlashConfig", {
+        **_MIMO, "num_attention_heads": 8, "v_head_dim": 28, "attention_value_scale": None, "attention_bias": True,
+        "norm_topk_prob": False, "routed_scaling_factor": 1.7, "num_hidden_layers": 3, "mlp_layer_types": [
+            "sparse", "dense", "sparse",
+        ], "layer_types": ["sliding_attention", "sliding_attention", "full_attention"], "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": 5e5, "partial_rotary_factor": 1.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+        },
+    }),
     ("flex_olmo", "FlexOlmoConfig", {"num_experts_per_tok": 3, "intermediate_size": 40}),
     ("gpt_neox", "GPTNeoXConfig", {"hidden_size": 96, "intermediate_size": 100}),
     ("gpt_neox-in-turn", "GPTNeoXConfig", {

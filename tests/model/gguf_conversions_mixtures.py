@@ -37,6 +37,21 @@ def _corrected(config: Config, name: str, values: np.ndarray) -> Tensors | None:
     return iter([("exp_probs_b.bias", values)]) if bias else None
 
 
+def _with_sinks(config: Config, name: str, values: np.ndarray) -> Tensors | None:
+    sinks = name == "self_attn.attention_sink_bias"
+    return iter([("attn_sinks.weight", values)]) if sinks else _corrected(config, name, values)
+
+
+def _mimo2(config: Config) -> Config:
+    slides, few = window_keys(config), config["num_key_value_heads"]
+    kv_heads = [few * (1 + one) for one in slides["attention.sliding_window_pattern"]]
+    return moe_keys(config, leading_dense_block_count=None) | slides | {
+        "attention.head_count_kv": kv_heads, "attention.value_length": config["v_head_dim"],
+        "attention.value_scale": config["attention_value_scale"], "expert_gating_func": 2,
+        "expert_weights_norm": config["norm_topk_prob"],
+    }  # fmt: skip
+
+
 def _minimax(config: Config) -> Config:
     return {"expert_feed_forward_length": config["intermediate_size"], "expert_gating_func": 2}
 
@@ -135,6 +150,7 @@ MIXTURES: list[tuple[Case, Conversion]] = [
     (converted_case("hunyuan_v1_moe"), Conversion("hunyuan-moe", _hunyuan, _HUNYUAN)),
     (converted_case("dots1", max_window_layers=3), Conversion("dots1", _sigmoid, change=_corrected)),
     (converted_case("exaone_moe"), Conversion("exaone-moe", _sigmoid, change=_corrected)),
+    (converted_case("mimo_v2_flash", n_group=1, topk_group=1), Conversion("mimo2", _mimo2, change=_with_sinks)),
     (converted_case("afmoe"), Conversion("afmoe", _afmoe, _AFMOE, _corrected)),
     *(
         (converted_case(f"falcon{kind}", bias=False), Conversion("falcon", _falcon, _FALCON, _falcon_tensor))

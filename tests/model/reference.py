@@ -155,7 +155,7 @@ def attention(
         q, k, v = (np.clip(a, -config.qkv_clip, config.qkv_clip) for a in (q, k, v))
     if config.qk_norm == "full":
         q, k = norm(config, w, "q_norm", q, e), norm(config, w, "k_norm", k, e)
-    q, k, v = (a.reshape(len(x), -1, head_dim) for a in (q, k, v))
+    q, k, v = (a.reshape(len(x), -1, n) for a, n in ((q, head_dim), (k, head_dim), (v, layer.value_dim or head_dim)))
     if config.v_norm:
         v = norm(replace(config, norm_weight=False), {}, "v_norm", v, e)
     for after in (False, True):
@@ -224,7 +224,7 @@ def attended(
     top = scores.max(axis=-1, keepdims=True)
     p = np.exp(scores - top)
     total = p.sum(axis=-1, keepdims=True)
-    if config.sinks:
+    if "sinks" in w:
         total = total + np.exp(w["sinks"][:, None, None] - top)
     p = e.around(e.around(p / total, e.sums, 8), e.operands)  # the exponential and its argument, the sum, a product
     mixed = np.matmul(p, v.swapaxes(0, 1)).swapaxes(0, 1)

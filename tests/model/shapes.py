@@ -188,10 +188,9 @@ SHAPES = {
         qk_norm="head",
         attention_gate="softplus",
         head_gates=True,
-        sinks=True,
         layers=(
-            Layer(Attention(0, heads=2 * LLAMA.kv_heads), FeedForward(176)),
-            Layer(Attention(0, window=20), FeedForward(100)),
+            Layer(Attention(0, heads=2 * LLAMA.kv_heads, sinks=True), FeedForward(176)),
+            Layer(Attention(0, window=20, head_dim=36, value_dim=20, sinks=True), FeedForward(100)),
             Layer(Attention(0, heads=5 * LLAMA.kv_heads), FeedForward(100)),
         ),
     ),

@@ -243,6 +243,6 @@ def test_attention_is_in_bfloat16_beside_int8_activations_alone(
 
 
 def test_every_family_of_encoders_has_a_case(made: dict[str, Made]) -> None:
-    from forearm.model.families.encoders import ENCODERS
+    from forearm.model.families.encoders.encoders import ENCODERS
 
     assert set(ENCODERS) - {"new"} <= {one.model.config.model_type for one in made.values()}

@@ -95,7 +95,7 @@ class Weights:
             for name, heads in (("q_norm", all_heads), ("k_norm", kv_heads)):
                 if name == "q_norm" or mixer.shared_from is None:
                     self.vector(prefix + name, head_dim * (heads if config.qk_norm == "full" else 1), 1.0)
-        if config.sinks and isinstance(mixer, Attention):
+        if isinstance(mixer, Attention) and mixer.sinks:
             self.vector(prefix + "sinks", config.heads_of(mixer)[0], 0.5)
         if config.per_layer:
             self.norm(prefix + "per_layer_norm")

@@ -33,7 +33,7 @@ from forearm.engine.host.memory_plan import fit
 from forearm.engine.host.split_engines import memory_of
 from forearm.engine.start import Cores, load, terms_of
 from forearm.errors import ConfigError
-from forearm.model.families.encoders import ENCODERS
+from forearm.model.families.encoders.encoders import ENCODERS
 from forearm.model.families.families import FAMILIES
 from forearm.model.pooling.encoder_types import OTHER_ENCODERS
 from forearm.model.pooling.pooling import asked_of, pooling_plan

@@ -18,8 +18,9 @@ struct Shape {
   bool both_ways = false;
   int64_t reach = 0;  // of a bias by distance; 0: none
   int64_t latent = 0;
+  int64_t value = 0;  // numbers of a value; 0: those of a key
 
-  int64_t value_dim() const { return latent ? latent : head_dim; }
+  int64_t value_dim() const { return latent ? latent : value ? value : head_dim; }
 };
 
 constexpr float kCap = 4.0f;
@@ -41,18 +42,25 @@ struct Problem {
     for (int64_t head = 0; head < heads(); ++head)
       for (int64_t i = -15; i < 2 * s.reach + 16; ++i)
         biases.push_back(own[head * (2 * s.reach + 1) + std::clamp<int64_t>(i, 0, 2 * s.reach)]);
-    if (s.tokens % 2 && !s.latent) gate = random.floats(s.tokens * out_columns(), 3.0f);  // of some shapes
+    if (s.tokens % 2 && !s.latent) gate = random.floats(s.tokens * heads() * s.head_dim, 3.0f);  // of some shapes
+  }
+  // The values, with zeros in place of what narrow ones leave of a key's width.
+  std::vector<float> narrow_values() const {
+    std::vector<float> kept = v;
+    for (size_t i = 0; i < kept.size() && shape.value; ++i)
+      if (static_cast<int64_t>(i) % shape.head_dim >= shape.value) kept[i] = 0.0f;
+    return kept;
   }
   DistanceBias bias() const { return {shape.reach ? biases.data() : nullptr, shape.reach}; }
   int64_t heads() const { return shape.kv_heads * shape.group; }
   int64_t keys() const { return shape.context + shape.tokens; }
   int64_t out_columns() const { return heads() * shape.value_dim(); }
   // Of a head: one, or one for each number.
-  int64_t gates() const { return shape.context % 2 ? 1 : shape.head_dim; }
+  int64_t gates() const { return shape.context % 2 ? 1 : shape.value_dim(); }
   Gate gate_kind() const { return shape.window ? Gate::softplus : Gate::sigmoid; }
   double gate_factor(int64_t token, int64_t head, int64_t d) const {
     if (gate.empty()) return 1;
-    const double x = gate[token * out_columns() + head * gates() + (gates() == 1 ? 0 : d)];
+    const double x = gate[token * heads() * shape.head_dim + head * gates() + (gates() == 1 ? 0 : d)];
     return gate_kind() == Gate::softplus ? log1p(exp(x)) : 1 / (1 + exp(-x));
   }
 };
@@ -65,8 +73,11 @@ class Cache {
     const int64_t head_bytes = kv_head_bytes(p.dtype, padded), bytes = head_bytes * p.shape.kv_heads;
     keys_.resize(bytes * blocks + 64);
     values_.resize(bytes * blocks + 64);
-    cache = {aligned(keys_), p.shape.latent ? nullptr : aligned(values_), bytes, head_bytes, p.dtype, padded,
-             p.shape.latent};
+    cache = {aligned(keys_), p.shape.latent ? nullptr : aligned(values_),
+             bytes,          head_bytes,
+             p.dtype,        padded,
+             p.shape.latent, false,
+             p.shape.value};
     for (int64_t b = blocks; b-- > 0;) this->blocks.push_back(static_cast<int32_t>(b));
     for (int64_t i = 0; i < p.keys(); ++i) {
       slots_.push_back(this->blocks[i / kBlockTokens] * static_cast<int32_t>(kBlockTokens) +
@@ -217,7 +228,7 @@ std::vector<float> attend(const Kernels& tier, const Problem& p, const Cache& ca
 struct Exact {
   const Problem& p;
   const std::vector<float> keys = kept(p.k, p.shape.head_dim, key_dtype(p.dtype)),
-                           values = kept(p.v, p.shape.head_dim, p.dtype);
+                           values = kept(p.narrow_values(), p.shape.head_dim, p.dtype);
   std::vector<double> wanted{}, tolerance{};
 
   double dot(int64_t token, int64_t head, int64_t key, double* magnitude) const {
@@ -235,7 +246,7 @@ struct Exact {
 
   void add_row(int64_t token, int64_t head) {
     const Shape& s = p.shape;
-    const int64_t position = s.context + token, dim = s.value_dim(), width = s.latent ? s.head_dim : dim;
+    const int64_t position = s.context + token, dim = s.value_dim(), width = s.head_dim;
     const std::vector<float>& all = s.latent ? keys : values;
     const int64_t begin = s.window > 0 ? std::max<int64_t>(0, position - s.window + 1) : 0;
     const int64_t behind = s.window > 0 ? std::min(p.keys(), position + s.window) : p.keys();
@@ -281,7 +292,8 @@ void check_case(Report& report, const Kernels& tier, const Kernels& scalar, cons
                       {"capped", s.capped},
                       {"both ways", s.both_ways},
                       {"reach", s.reach},
-                      {"latent", s.latent}}));
+                      {"latent", s.latent},
+                      {"value", s.value}}));
   const Problem p(s, dtype);
   const Cache cache(tier, p), scalar_cache(scalar, p);
   report.same_bits(cache.contents(), scalar_cache.contents(), "write_kv");
@@ -364,6 +376,10 @@ constexpr Shape kShapes[] = {
     {60, 1, 5, 70, 3, 0, false, false, false, 0, 48},
     {576, 1, 16, 90, 2, 0, false, false, false, 0, 512},
     {288, 1, 40, 3, 7, 0, false, false, false, 0, 256},
+    // Values narrower than keys.
+    {36, 2, 3, 33, 5, 0, false, true, false, 0, 0, 20},
+    {24, 1, 2, 40, 20, 9, false, false, false, 0, 0, 16},
+    {192, 1, 16, 90, 3, 20, false, true, false, 0, 0, 128},
 };
 constexpr Shape kLong[] = {
     {16, 1, 2, 511, 3, 0, false, false},
@@ -373,6 +389,7 @@ constexpr Shape kLong[] = {
     {16, 1, 1, 0, 530, 40, false, false, true},
     {16, 2, 1, 0, 530, 0, false, false, true, 128},
     {40, 1, 4, 1030, 3, 0, false, false, false, 0, 32},
+    {64, 1, 4, 1030, 3, 0, false, false, false, 0, 0, 24},
 };
 
 // A share: each shape with one dtype or two. A million pairs of a token and a key take longer than all else: 1040

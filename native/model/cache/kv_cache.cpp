@@ -45,6 +45,7 @@ void KvBlocks::add_cache(const HeadShape& s) {
   LayerCache& own = caches_.emplace_back();
   own.padded_head_dim = round_up(s.head_dim, kPanel);
   own.latent = s.latent;
+  own.value = s.value;
   own.by_token = s.chosen > 0;
   own.head_bytes = kv_head_bytes(dtype_, own.padded_head_dim);
   own.before = rank_bytes_;
@@ -94,7 +95,7 @@ KvCache KvBlocks::cache(const LayerCache& own, int64_t kv_head) const {
   // The parts of the ranks before are at least one block's heads long, so this address still lies in the region.
   char* keys = region_.data() + rank_at_[rank] + blocks_ * own.before[rank] - heads.begin * own.head_bytes;
   char* values = own.latent ? nullptr : keys + blocks_ * block_bytes;
-  return {keys, values, block_bytes, own.head_bytes, dtype_, own.padded_head_dim, own.latent, own.by_token};
+  return {keys, values, block_bytes, own.head_bytes, dtype_, own.padded_head_dim, own.latent, own.by_token, own.value};
 }
 
 void KvBlocks::clear(int64_t block, int rank) const {

@@ -46,13 +46,13 @@ class KvBlocks {
  private:
   // The cache of a layer.
   struct LayerCache {
-    int64_t padded_head_dim, latent, head_bytes;
+    int64_t padded_head_dim, latent, value, head_bytes;
     bool by_token;
     std::vector<Range> heads;     // by rank
     std::vector<int64_t> before;  // by rank: bytes of a block in the rank's caches before this one
     std::vector<int> rank_of;     // by kv head
 
-    int64_t value_dim() const { return latent ? latent : padded_head_dim; }
+    int64_t value_dim() const { return latent ? latent : value ? round_up(value, kPanel) : padded_head_dim; }
   };
 
   void add_cache(const HeadShape& shape);

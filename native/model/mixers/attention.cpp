@@ -25,7 +25,7 @@ Attention::Attention(const Weights& weights, const KvBlocks& kv, Step& step)
     most_units = std::max(most_units, shapes_[shape].units.count());
     const std::string layer = "layers." + std::to_string(i) + ".";
     own.qkv = &weights.linear(layer + "qkv", shapes_[shape].at.projected, config_.hidden);
-    own.o = &weights.linear(layer + "o", config_.hidden, heads.heads * heads.head_dim);
+    own.o = &weights.linear(layer + "o", config_.hidden, heads.heads * heads.value_dim());
   }
   if (config_.distance_embeddings()) distances_.emplace(weights, step);
   finished_ = std::make_unique<std::atomic<int64_t>[]>(
@@ -126,13 +126,14 @@ void Attention::finish_columns(size_t layer, Range rows, int64_t row_block, Rang
 void Attention::finish_heads(size_t layer, Range rows, Range query, Range kv) {
   if (rows.size() == 0) return;
   const LayersOfShape& s = shape(layer);
-  const int64_t dim = s.heads.head_dim, key = s.at.key + kv.begin * dim, value = s.at.value + kv.begin * dim;
+  const int64_t dim = s.heads.head_dim, width = s.heads.value_dim();
+  const int64_t key = s.at.key + kv.begin * dim, value = s.at.value + kv.begin * width;
   if (kind(layer).keys_as_values)
     for (int64_t r = rows.begin; r < rows.end; ++r) std::copy_n(qkv_at(r, key), kv.size() * dim, qkv_at(r, value));
   if (config_.qkv_clip > 0.0f) {
     clip(rows, query.begin * dim, query.size() * dim);
     clip(rows, key, kv.size() * dim);
-    clip(rows, value, kv.size() * dim);
+    clip(rows, value, kv.size() * width);
   }
   if (!config_.qk_norm_after_rope) normalize_heads(layer, rows, query, kv);
   if (const auto rope = kind(layer).rope) {
@@ -147,8 +148,8 @@ void Attention::finish_heads(size_t layer, Range rows, Range query, Range kv) {
   if (kind(layer).query_growth != 0.0f) grow(kind(layer), rows, query.begin * dim, query.size() * dim);
   for (int64_t h = kv.begin; h < kv.end; ++h)
     step_.kernel.write_kv({kv_.layer(static_cast<int64_t>(layer), h), qkv_at(rows.begin, s.at.key + h * dim),
-                           qkv_at(rows.begin, s.at.value + h * dim), step_.scratch.mixer_in.stride, rows.size(), dim, h,
-                           step_.scratch.slots + rows.begin});
+                           qkv_at(rows.begin, s.at.value + h * width), step_.scratch.mixer_in.stride, rows.size(), dim,
+                           h, step_.scratch.slots + rows.begin});
 }
 
 void Attention::clip(Range rows, int64_t column, int64_t columns) {
@@ -195,7 +196,8 @@ void Attention::normalize_heads(size_t layer, Range rows, Range query, Range kv)
     for (int64_t column = heads.begin * dim; column < heads.end * dim; column += dim)
       whole(norm.weight.data() + column, first + column, dim, config_.layer_norm);
   };
-  if (config_.v_norm) normalize(rows, s.at.value + kv.begin * dim, kv.size(), dim, nullptr);
+  const int64_t width = s.heads.value_dim();
+  if (config_.v_norm) normalize(rows, s.at.value + kv.begin * width, kv.size(), width, nullptr);
   if (config_.qk_norm == QkNorm::head) {
     normalize(rows, query.begin * dim, query.size(), dim, norms.q.weight.data());
     normalize(rows, s.at.key + kv.begin * dim, kv.size(), dim, norms.k.weight.data());

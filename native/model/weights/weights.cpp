@@ -41,7 +41,7 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
   for (size_t i = 0; i < layers_.size(); ++i) {
     if (const auto& own = c.layers[i].feed_forward; own && own->activation == Activation::xielu)
       declare_vector("layers." + std::to_string(i) + ".xielu", xielus_[i], 4, {4, {}});
-    if (c.sinks && c.layers[i].mixer_as<AttentionKind>()) {
+    if (const auto* own = c.layers[i].mixer_as<AttentionKind>(); own && own->sinks) {
       const int64_t heads = c.head_shape(i).heads;
       declare_vector("layers." + std::to_string(i) + ".sinks", sinks_[i], heads, {heads, {}});
     }

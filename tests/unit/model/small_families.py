@@ -18,7 +18,7 @@ from forearm.model.checkpoint.names import parts
 from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.checkpoint.vector_names import VECTORS
 from forearm.model.families.config import Experts, ModelConfig
-from forearm.model.families.encoders import ENCODERS
+from forearm.model.families.encoders.encoders import ENCODERS
 from forearm.model.families.families import read_config
 from forearm.model.pooling.pooling import PoolingAsked, pooling_plan
 

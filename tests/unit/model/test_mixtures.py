@@ -113,9 +113,52 @@ def test_laguna_has_heads_gates_and_angles_by_layer(tmp_path: Path) -> None:
     assert by_name["layers.0.o"].k == 48 * 128
 
 
+_MIMO: dict[str, Any] = {
+    "add_full_attention_sink_bias": False, "add_swa_attention_sink_bias": True,
+    "architectures": ["MiMoV2FlashForCausalLM"], "attention_bias": False, "attention_chunk_size": 128,
+    "attention_dropout": 0.0, "attention_value_scale": 0.707, "head_dim": 192, "hidden_act": "silu",
+    "hidden_size": 4096, "hybrid_block_size": None, "hybrid_layer_pattern": [
+        0, 1, 1, 1, 1, 0, *[1, 1, 1, 1, 1, 0] * 7
+    ], "initializer_range": 0.02, "intermediate_size": 16384, "layernorm_epsilon": 1e-05,
+    "max_position_embeddings": 262144, "model_type": "mimo_v2_flash", "moe_intermediate_size": 2048,
+    "moe_layer_freq": [0, *[1] * 47], "n_group": 1, "n_routed_experts": 256, "n_shared_experts": None,
+    "norm_topk_prob": True, "num_attention_heads": 64, "num_experts_per_tok": 8, "num_hidden_layers": 48,
+    "num_key_value_heads": 4, "partial_rotary_factor": 0.334, "rope_theta": 5000000, "routed_scaling_factor": None,
+    "scoring_func": "sigmoid", "sliding_window": 128, "sliding_window_size": 128, "swa_head_dim": 192,
+    "swa_num_attention_heads": 64, "swa_num_key_value_heads": 8, "swa_rope_theta": 10000, "swa_v_head_dim": 128,
+    "tie_word_embeddings": False, "topk_group": 1, "topk_method": "noaux_tc", "torch_dtype": "bfloat16",
+    "use_cache": True, "v_head_dim": 128, "vocab_size": 152576,
+}  # fmt: skip
+
+
+def test_mimo_has_values_narrower_than_keys_and_windows_with_sinks(tmp_path: Path) -> None:
+    config = read_config(folder_of(tmp_path, _MIMO))
+
+    full = Attention(0, value_dim=128, out_scale=0.707)
+    slides = Attention(1, window=129, kv_heads=8, value_dim=128, out_scale=0.707, sinks=True)
+    assert [layer.mixer for layer in config.layers[:7]] == [full, slides, slides, slides, slides, full, slides]
+    assert sum(layer.mixer == full for layer in config.layers) == 9
+    assert [len(one.inv_freq) for one in config.ropes] == [32, 32]
+    assert config.norm_eps == 1e-5
+    assert config.layers[0].feed_forward == FeedForward(16384)
+    assert config.layers[47].feed_forward == Experts(
+        2048, count=256, active=8, score="sigmoid", correction=True, renormalized=True, sum_epsilon=1e-20
+    )
+    by_name = {spec.name: spec for spec in matrices(config)}
+    assert [part.rows for part in by_name["layers.0.qkv"].parts] == [64 * 192, 4 * 192, 4 * 128]
+    assert [part.rows for part in by_name["layers.1.qkv"].parts] == [64 * 192, 8 * 192, 8 * 128]
+    assert by_name["layers.1.o"].k == 64 * 128
+
+
 @pytest.mark.parametrize(
     ("published", "changes", "said"),
     [
+        (_MIMO, {"hybrid_layer_pattern": [0] * 47}, "a list of 48 times 0 or 1"),
+        (_MIMO, {"moe_layer_freq": 1}, "moe_layer_freq = 1; it should be a list of 48 times 0 or 1"),
+        (_MIMO, {"swa_head_dim": 128}, "swa_head_dim = 128; it should be 192"),
+        (_MIMO, {"v_head_dim": 200, "swa_v_head_dim": 200}, "v_head_dim = 200; it should be 1 to head_dim .192."),
+        (_MIMO, {"swa_num_key_value_heads": 12}, "a divisor of num_attention_heads .64."),
+        (_MIMO, {"add_full_attention_sink_bias": True}, "add_full_attention_sink_bias = true; it should be false"),
         (_LAGUNA, {"gating": False}, "gating = false; it should be true, per-head or per-element"),
         (_LAGUNA, {"num_attention_heads_per_layer": [48] * 39}, "a list of 40 numbers of heads"),
         (_LAGUNA, {"num_attention_heads_per_layer": [48] * 39 + [12]}, "multiples of num_key_value_heads"),

@@ -88,7 +88,7 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
             yield from _recurrence(layer, at, names, names["delta"], _delta(mixer, apart))
             if apart:
                 yield from _convolutions(layer, at, names, mixer)
-        if config.sinks and isinstance(mixer, Attention):
+        if isinstance(mixer, Attention) and mixer.sinks:
             yield TensorPart(f"{layer}.sinks", f"{at}.{names['sinks']}", (config.heads_of(mixer)[0],))
     yield from _distances(config, prefix, names)
     if config.per_layer:

@@ -31,9 +31,10 @@ class Rope:
 class Attention:
     """A mixer: softmax attention. Its fields are the properties that may differ from layer to layer.
 
-    heads, kv_heads, head_dim: sizes of the layer's own; 0: ModelConfig's. keys_as_values: values are the projected
-    keys, before their norm and rotation (Gemma 4). shared_from: the layer whose keys and values are read; None: the
-    layer has its own. unit_qk: q and k are normalized per head, without weights, after their rotation (Llama 4).
+    heads, kv_heads, head_dim: sizes of the layer's own; 0: ModelConfig's. value_dim: numbers of a head's values; 0:
+    head_dim. keys_as_values: values are the projected keys, before their norm and rotation (Gemma 4). shared_from: the
+    layer whose keys and values are read; None: the layer has its own. unit_qk: q and k are normalized per head, without
+    weights, after their rotation (Llama 4). sinks: each head has one more logit in the denominator of its softmax.
     query_growth: queries at position p are multiplied by 1 + query_growth * log(1 + floor((p + query_first) /
     query_positions)) (Ministral 3, Llama 4).
     """
@@ -51,6 +52,8 @@ class Attention:
     query_positions: int = 0
     query_first: int = 0
     heads: int = 0
+    value_dim: int = 0
+    sinks: bool = False
 
 
 @dataclass(frozen=True)
@@ -254,7 +257,6 @@ class ModelConfig:
     sub_norm: bool = False  # RMSNorms of what o and down read, over whole rows (BitNet)
     layer_scalar: bool = False  # the residual is multiplied with a number of the checkpoint at the end of each layer
     qkv_clip: float = 0.0  # q, k and v are clamped to this size; 0: not
-    sinks: bool = False  # each head has one more logit in the denominator of its softmax (gpt-oss)
     per_layer: int = 0  # values that a second embedding of each token has for each layer (Gemma 3n and 4); 0: none
     per_layer_scale: float = 1.0
     per_layer_vocab: int = 0  # rows of its table, of which tokens beyond have the first one; 0: vocab_size

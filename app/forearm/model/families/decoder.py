@@ -127,6 +127,16 @@ def activation(keys: Keys, key: str, default: str) -> Activation:
     return ACTIVATIONS[name]
 
 
+def listed_layers(inputs: FamilyInputs, experts: Experts, dense: int) -> list[FeedForward | Experts]:
+    """Return experts behind `dense` dense layers, or where mlp_layer_types says sparse."""
+    keys = inputs.keys
+    plain = FeedForward(keys.integer("intermediate_size"), activation(keys, "hidden_act", "silu"))
+    kinds = keys.get("mlp_layer_types") or ["dense" if i < dense else "sparse" for i in range(inputs.layers)]
+    if not isinstance(kinds, list) or len(kinds) != inputs.layers or not all(k in ("dense", "sparse") for k in kinds):
+        raise keys.wrong("mlp_layer_types", f"a list of {inputs.layers} times dense or sparse")
+    return [experts if kind == "sparse" else plain for kind in kinds]
+
+
 def windows_of(inputs: FamilyInputs, slides: Sequence[bool]) -> list[int]:
     """Return each layer's window: sliding_window, or 0 for full attention. `slides` stands for missing layer_types."""
     keys = inputs.keys

@@ -132,14 +132,13 @@ def gpt_oss(inputs: FamilyInputs) -> ModelConfig:
         inputs, "num_local_experts", "intermediate_size", False,
         bias=True, score="softmax_chosen", router_bias=True,
     )  # fmt: skip
-    bias = keys.flag("attention_bias", True)
+    bias, windows = keys.flag("attention_bias", True), windows_of(inputs, [i % 2 == 0 for i in range(inputs.layers)])
     return decoder(
         inputs,
-        windows=windows_of(inputs, [i % 2 == 0 for i in range(inputs.layers)]),
+        mixers=[Attention(0, window, sinks=True) for window in windows],
         feed_forwards=[replace(experts, activation="swiglu_oai")] * inputs.layers,
         qkv_bias=bias,
         o_bias=bias,
-        sinks=True,
         names=_GPT_OSS_NAMES,
     )
 

@@ -16,6 +16,7 @@ from typing import Any
 from forearm.config.number_formats import DTypeName
 from forearm.errors import ConfigError
 from forearm.model.families import (
+    by_layer,
     experts,
     gemma,
     gpt_like,
@@ -30,7 +31,7 @@ from forearm.model.families import (
 )
 from forearm.model.families.config import ModelConfig
 from forearm.model.families.decoder import FamilyInputs
-from forearm.model.families.encoders import ENCODERS
+from forearm.model.families.encoders.encoders import ENCODERS
 from forearm.model.families.keys import Keys, read_json, text_part
 from forearm.model.families.rope import check_rope, with_rope
 from forearm.model.generation import eos_ids, generation_keys
@@ -202,7 +203,7 @@ FAMILIES: dict[str, Family] = {
     "biogpt": gpt_like.biogpt,
     "falcon": gpt_like.falcon,
     "cohere2_moe": layer_norm.cohere2_moe,
-    "flint": mixtures.flint,
+    "flint": by_layer.flint,
     "apertus": llama_like.apertus,
     "llama4_text": experts.llama4,
     "iquestcoder": llama_like.llama,
@@ -226,13 +227,14 @@ FAMILIES: dict[str, Family] = {
     "flex_olmo": post_norm.flex_olmo,
     "afmoe": mixtures.afmoe,
     "granite_swa": llama_like.granite_swa,
-    "laguna": mixtures.laguna,
+    "laguna": by_layer.laguna,
     "bitnet": post_norm.bitnet,
     "olmo_hybrid": post_norm.olmo_hybrid,
-    "mellum": mixtures.mellum,
+    "mellum": by_layer.mellum,
     "aria_text": mixtures.aria,
     "aria": mixtures.aria,
     "granitemoe_swa": mixtures.granite_moe_swa,
+    "mimo_v2_flash": by_layer.mimo_v2_flash,
     # multimodal models, for text alone: text_config's model_type comes first
     "llama4": experts.llama4,
     "mistral3": llama_like.mistral,

@@ -11,7 +11,7 @@ from forearm.model.families.config import Attention, Experts, FeedForward, Mixer
 from forearm.model.families.decoder import FamilyInputs, activation, decoder, ropes_by_layer_type
 from forearm.model.families.experts import sparse_layers
 from forearm.model.families.keys import Keys
-from forearm.model.families.latent import listed_layers, with_latents
+from forearm.model.families.latent import corrected_layers, with_latents
 from forearm.model.families.recurrences import GatedDelta, ShortConv
 from forearm.model.families.switches import FULL, SLIDING
 
@@ -233,7 +233,7 @@ def kimi_linear(inputs: FamilyInputs) -> ModelConfig:
     if not keys.flag("use_grouped_topk", True) and keys.integer("num_expert_group") != 1:
         raise keys.wrong("use_grouped_topk", "true where num_expert_group is not 1")
     inputs = inputs.with_defaults(**{name: keys.get(own) for name, own in _KIMI_KEYS.items()})
-    config = with_latents(inputs, listed_layers(inputs), interleaved=None, names=_KIMI_NAMES)
+    config = with_latents(inputs, corrected_layers(inputs), interleaved=None, names=_KIMI_NAMES)
     delta, kinds = _kimi_layers(inputs)
     pairs = zip(config.layers, kinds, strict=True)
     return replace(config, layers=tuple(one if kind == FULL else replace(one, mixer=delta) for one, kind in pairs))

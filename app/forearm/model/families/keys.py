@@ -108,6 +108,12 @@ class Keys:
             raise self.wrong(key, f"a list of {length} numbers")
         return [float(v) for v in value]
 
+    def only(self, **values: Any) -> None:
+        """Refuse other values of these keys than the ones given, which transformers computes, and null."""
+        for key, value in values.items():
+            if self.get(key) not in (None, value):
+                raise self.wrong(key, f"{json.dumps(value).strip(chr(34))}: transformers computes no other")
+
     def ids(self, key: str) -> tuple[int, ...]:
         """Return token ids, written as a number, a list of numbers or null; none if the key is absent."""
         value = self.get(key)

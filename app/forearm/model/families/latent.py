@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from forearm.model.families.config import Experts, FeedForward, Indexer, LatentAttention, ModelConfig, Rope
-from forearm.model.families.decoder import FamilyInputs, activation, decoder, flat_rope, positions
+from forearm.model.families.decoder import FamilyInputs, activation, decoder, flat_rope, listed_layers, positions
 from forearm.model.families.experts import SHARED_EXPERTS, routed
 from forearm.model.families.keys import Keys
 
@@ -38,7 +38,8 @@ def deepseek_ocr2(inputs: FamilyInputs) -> ModelConfig:
     )  # fmt: skip
     keys = inputs.keys
     groups, kept = _v2_groups(keys)
-    layers = listed_layers(inputs, _experts(inputs, groups=groups, groups_kept=kept, group_best=1))
+    experts = _experts(inputs, groups=groups, groups_kept=kept, group_best=1)
+    layers = listed_layers(inputs, experts, keys.integer("first_k_dense_replace"))
     bias = keys.flag("attention_bias")
     return decoder(inputs, feed_forwards=layers, qkv_bias=bias, o_bias=bias, names=SHARED_EXPERTS)
 
@@ -62,7 +63,7 @@ def deepseek_v3(inputs: FamilyInputs) -> ModelConfig:
     )  # fmt: skip
     return with_latents(
         inputs,
-        listed_layers(inputs),
+        corrected_layers(inputs),
         interleaved=inputs.keys.flag("rope_interleave", True),
     )
 
@@ -74,7 +75,7 @@ def glm4_moe_lite(inputs: FamilyInputs) -> ModelConfig:
         n_routed_experts=64, n_shared_experts=1, moe_intermediate_size=1536, num_experts_per_tok=4, n_group=1,
         topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.8, first_k_dense_replace=1, rms_norm_eps=1e-5,
     )  # fmt: skip
-    return with_latents(inputs, listed_layers(inputs), interleaved=inputs.keys.flag("rope_interleave", True))
+    return with_latents(inputs, corrected_layers(inputs), interleaved=inputs.keys.flag("rope_interleave", True))
 
 
 def deepseek_v32(inputs: FamilyInputs) -> ModelConfig:
@@ -237,15 +238,9 @@ def _layers(inputs: FamilyInputs, experts: Experts, dense: int) -> list[FeedForw
     return [_dense(inputs) if i < dense else experts for i in range(inputs.layers)]
 
 
-def listed_layers(inputs: FamilyInputs, experts: Experts | None = None) -> list[FeedForward | Experts]:
+def corrected_layers(inputs: FamilyInputs) -> list[FeedForward | Experts]:
     """Return layers of DeepSeek V3's experts, of which mlp_layer_types may name the dense ones."""
-    keys, experts = inputs.keys, experts or _corrected(inputs)
-    layers, kinds = _layers(inputs, experts, keys.integer("first_k_dense_replace")), keys.get("mlp_layer_types")
-    if kinds is None:
-        return layers
-    if not isinstance(kinds, list) or len(kinds) != len(layers) or not all(k in ("dense", "sparse") for k in kinds):
-        raise keys.wrong("mlp_layer_types", f"a list of {len(layers)} times dense or sparse")
-    return [experts if kind == "sparse" else _dense(inputs) for kind in kinds]
+    return listed_layers(inputs, _corrected(inputs), inputs.keys.integer("first_k_dense_replace"))
 
 
 def _dense(inputs: FamilyInputs) -> FeedForward:

@@ -127,11 +127,11 @@ def with_windows(inputs: FamilyInputs, family: Callable[[FamilyInputs], ModelCon
     each = thetas if len(thetas) == inputs.layers else thetas * inputs.layers
     ropes = tuple(rope(settings, base, config.head_dim, lengths_of(inputs, settings)) for base in bases)
     mixers = [
-        Attention(rope=bases.index(theta) if theta else None, window=window)
+        Attention(rope=bases.index(theta) if theta else None, window=window, sinks=True)
         for theta, window in zip(each, windows, strict=True)
     ]
     layers = tuple(replace(layer, mixer=mixer) for layer, mixer in zip(config.layers, mixers, strict=True))
-    return replace(config, layers=layers, ropes=ropes, sinks=True)
+    return replace(config, layers=layers, ropes=ropes)
 
 
 def ernie4_5(inputs: FamilyInputs) -> ModelConfig:

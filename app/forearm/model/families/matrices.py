@@ -165,13 +165,14 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str) -> Iterator[MatrixSpec]:
 
     if isinstance(own, Attention):
         heads, kv_heads, head_dim = config.heads_of(own)
-        query, key = heads * head_dim, kv_heads * head_dim
+        query, key, value = heads * head_dim, kv_heads * head_dim, kv_heads * (own.value_dim or head_dim)
+        result = heads * (own.value_dim or head_dim)
         names = "q" if own.shared_from is not None else "qk" if own.keys_as_values else "qkv"
-        rows = [(n, f"self_attn.{n}_proj", query if n == "q" else key) for n in names]
-        gate = heads if config.head_gates else query
+        rows = [(n, f"self_attn.{n}_proj", {"q": query, "k": key, "v": value}[n]) for n in names]
+        gate = heads if config.head_gates else result
         rows += [("q_gate", "self_attn.q_proj", gate)] if config.attention_gate != "none" else []
         yield joint("qkv", rows, "mixer_in", config.qkv_bias or config.centred)
-        yield _single(f"{at}o", "self_attn.o_proj", width, query, "mixer_out", config.o_bias)
+        yield _single(f"{at}o", "self_attn.o_proj", width, result, "mixer_out", config.o_bias)
     elif isinstance(own, ShortConv):
         rows = [(f"conv_{name}", "conv.in_proj", width) for name in ("b", "c", "x")]
         yield joint("conv_in", rows, "mixer_in", own.bias)

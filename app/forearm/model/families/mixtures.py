@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig
-from forearm.model.families.decoder import FamilyInputs, activation, decoder, ropes_by_layer_type, windows_of
-from forearm.model.families.experts import MIXTRAL_NAMES, SHARED_EXPERTS, glm4_moe, granite_moe, routed, sparse_layers
+from forearm.model.families.decoder import (
+    FamilyInputs,
+    activation,
+    decoder,
+    listed_layers,
+    windows_of,
+)
+from forearm.model.families.experts import MIXTRAL_NAMES, SHARED_EXPERTS, glm4_moe, granite_moe, routed
 from forearm.model.families.keys import Keys
 from forearm.model.families.llama_like import hunyuan, with_windows
 from forearm.model.families.post_norm import exaone4_mixers
 
-_CORRECTED: dict[str, Any] = {"score": "sigmoid", "correction": True}
+CORRECTED: dict[str, Any] = {"score": "sigmoid", "correction": True}
 
 
 def minimax_m2(inputs: FamilyInputs) -> ModelConfig:
@@ -25,13 +30,13 @@ def minimax_m2(inputs: FamilyInputs) -> ModelConfig:
         intermediate_size=1536,
     )  # fmt: skip
     keys = inputs.keys
-    _only(keys, scoring_func="sigmoid", use_routing_bias=True, use_qk_norm=True, qk_norm_type="per_layer")
+    keys.only(scoring_func="sigmoid", use_routing_bias=True, use_qk_norm=True, qk_norm_type="per_layer")
     if keys.optional_integer("shared_intermediate_size"):
         raise keys.wrong("shared_intermediate_size", "0: transformers has no shared expert in this family")
     rotated = keys.optional_integer("rotary_dim")
     if rotated is not None:
         inputs = inputs.with_defaults(partial_rotary_factor=rotated / keys.integer("head_dim"))
-    experts = routed(inputs, "num_local_experts", "intermediate_size", renormalized=True, **_CORRECTED)
+    experts = routed(inputs, "num_local_experts", "intermediate_size", renormalized=True, **CORRECTED)
     return decoder(
         inputs,
         feed_forwards=[experts] * inputs.layers,
@@ -49,7 +54,7 @@ def hunyuan_moe(inputs: FamilyInputs) -> ModelConfig:
     count, shared = _of_all(keys, "num_experts"), _of_all(keys, "num_shared_expert", 1)
     if wide != keys.integer("intermediate_size") or shared != 1:
         raise keys.wrong("moe_intermediate_size" if shared == 1 else "num_shared_expert", "that of transformers' model")
-    _only(keys, use_cla=False, use_mixed_mlp_moe=True, norm_topk_prob=True, use_mla=False)
+    keys.only(use_cla=False, use_mixed_mlp_moe=True, norm_topk_prob=True, use_mla=False)
     inputs = replace(inputs, keys=keys.with_values(num_experts=count, moe_topk=active))
     plain = FeedForward(wide, activation(keys, "hidden_act", "silu"))
     experts = routed(inputs, "num_experts", "intermediate_size", renormalized=True, active="moe_topk", shared=plain)
@@ -70,7 +75,7 @@ def dots1(inputs: FamilyInputs) -> ModelConfig:
     return decoder(
         inputs,
         windows=windows_of(inputs, [i >= first for i in range(inputs.layers)]),
-        feed_forwards=_dense_then_sparse(inputs, "n_routed_experts", "n_shared_experts", 0),
+        feed_forwards=dense_then_sparse(inputs, "n_routed_experts", "n_shared_experts", 0),
         qk_norm="head",
         qkv_bias=bias,
         o_bias=bias,
@@ -96,7 +101,7 @@ def exaone_moe(inputs: FamilyInputs) -> ModelConfig:
     return decoder(
         inputs,
         mixers=exaone4_mixers(inputs),
-        feed_forwards=_dense_then_sparse(inputs, "num_experts", "num_shared_experts", 1, shared=1),
+        feed_forwards=dense_then_sparse(inputs, "num_experts", "num_shared_experts", 1, shared=1),
         qk_norm="head",
         names=SHARED_EXPERTS | {"correction": "mlp.e_score_correction_bias"},
     )
@@ -117,7 +122,7 @@ def hy_v3(inputs: FamilyInputs) -> ModelConfig:
     names = {f"shared.{part}": f"mlp.shared_mlp.{part}_proj" for part in ("gate", "up", "down")}
     return decoder(
         inputs,
-        feed_forwards=_dense_then_sparse(inputs, "num_experts", "num_shared_experts", 1, shared=1),
+        feed_forwards=dense_then_sparse(inputs, "num_experts", "num_shared_experts", 1, shared=1),
         qk_norm="head",
         qkv_bias=bias,
         o_bias=bias,
@@ -132,7 +137,7 @@ def afmoe(inputs: FamilyInputs) -> ModelConfig:
         sliding_window=1024, norm_topk_prob=True,
     )  # fmt: skip
     keys = inputs.keys
-    _only(keys, score_func="sigmoid", route_norm=True)
+    keys.only(score_func="sigmoid", route_norm=True)
     every = keys.integer("global_attn_every_n_layers", 4)
     if every < 1:
         raise keys.wrong("global_attn_every_n_layers", "at least 1")
@@ -144,7 +149,7 @@ def afmoe(inputs: FamilyInputs) -> ModelConfig:
     return decoder(
         inputs,
         mixers=[Attention(rope=0 if window else None, window=window) for window in windows],
-        feed_forwards=_dense_then_sparse(inputs, "num_experts", "num_shared_experts", 1, shared=2),
+        feed_forwards=dense_then_sparse(inputs, "num_experts", "num_shared_experts", 1, shared=2),
         norm_placement="sandwich",
         qk_norm="head",
         attention_gate="sigmoid",
@@ -158,90 +163,6 @@ def afmoe(inputs: FamilyInputs) -> ModelConfig:
 _AFMOE_NAMES = {
     "q_gate": "self_attn.gate_proj", "router": "mlp.router.gate", "correction": "mlp.expert_bias",
     "post_attention_norm": "post_attention_layernorm", "pre_mlp_norm": "pre_mlp_layernorm",
-}  # fmt: skip
-
-
-def mellum(inputs: FamilyInputs) -> ModelConfig:
-    """Mellum 2: Qwen3 with experts and a window on some layers, which have angles of their own."""
-    inputs = inputs.with_defaults(
-        head_dim=128, num_key_value_heads=4, num_experts=64, num_experts_per_tok=8, moe_intermediate_size=896,
-        norm_topk_prob=True, sliding_window=1024,
-    )  # fmt: skip
-    keys = inputs.keys
-    experts = routed(inputs, "num_experts", "moe_intermediate_size", keys.flag("norm_topk_prob"))
-    bias = keys.flag("attention_bias")
-    return decoder(
-        inputs,
-        mixers=[Attention(rope=1 if w else 0, window=w) for w in windows_of(inputs, [False] * inputs.layers)],
-        ropes=ropes_by_layer_type(inputs, full=("rope_theta", 5e5), sliding=("rope_theta", 1e4)),
-        feed_forwards=_listed(inputs, experts, dense=0),
-        qk_norm="head",
-        qkv_bias=bias,
-        o_bias=bias,
-    )
-
-
-def flint(inputs: FamilyInputs) -> ModelConfig:
-    """Flint: Qwen3 with experts, a shared one, attention sinks; layers with a window have positions, others do not."""
-    inputs = inputs.with_defaults(
-        head_dim=128, num_key_value_heads=4, num_experts=256, num_experts_per_tok=6, moe_intermediate_size=512,
-        norm_topk_prob=True, sliding_window=513, mlp_only_layers=[0, 1], shared_expert_intermediate_size=1024,
-    )  # fmt: skip
-    keys, last = inputs.keys, inputs.layers - 1
-    bias, beside = keys.flag("attention_bias"), keys.integer("shared_expert_intermediate_size")
-    shared = FeedForward(beside, activation(keys, "hidden_act", "silu"))
-    windows = windows_of(inputs, [i >= 2 and i % 4 != 1 and i != last for i in range(inputs.layers)])
-    return decoder(
-        inputs,
-        mixers=[Attention(rope=0 if w else None, window=w) for w in windows],
-        feed_forwards=sparse_layers(inputs, score="sigmoid", shared=shared),
-        qk_norm="head",
-        qkv_bias=bias,
-        o_bias=bias,
-        sinks=True,
-        names={"sinks": "self_attn.softmax_offset"},
-    )
-
-
-def laguna(inputs: FamilyInputs) -> ModelConfig:
-    """Laguna XS: attention with softplus gates, heads and angles by layer; corrected sigmoid scores, shared expert."""
-    inputs = inputs.with_defaults(
-        head_dim=128, num_key_value_heads=8, num_experts=256, num_experts_per_tok=8, moe_intermediate_size=512,
-        shared_expert_intermediate_size=512, sliding_window=512, rope_parameters=_LAGUNA_ROPE,
-    )  # fmt: skip
-    keys, act = inputs.keys, activation(inputs.keys, "hidden_act", "silu")
-    _only(keys, moe_apply_router_weight_on_input=False)
-    for key, why in (("moe_router_logit_softcapping", "0: no cap"), ("attention_bias", "false: no bias")):
-        if keys.get(key):
-            raise keys.wrong(key, f"{why} is computed natively; --model-impl transformers computes it")
-    gating = keys.get("gating")
-    if gating not in (None, True, "per-head", "per-element"):
-        raise keys.wrong("gating", "true, per-head or per-element")
-    heads = keys.get("num_attention_heads_per_layer") or [keys.integer("num_attention_heads")] * inputs.layers
-    if not isinstance(heads, list) or len(heads) != inputs.layers or not all(type(one) is int for one in heads):
-        raise keys.wrong("num_attention_heads_per_layer", f"a list of {inputs.layers} numbers of heads")
-    if any(not 0 < one <= 4096 or one % keys.integer("num_key_value_heads") for one in heads):
-        raise keys.wrong("num_attention_heads_per_layer", "of multiples of num_key_value_heads, at most 4096")
-    experts = routed(
-        inputs, "num_experts", "moe_intermediate_size", renormalized=True, **_CORRECTED,
-        scale=keys.positive("moe_routed_scaling_factor", 1.0),
-        shared=FeedForward(keys.integer("shared_expert_intermediate_size"), act),
-    )  # fmt: skip
-    layers = zip(windows_of(inputs, [False] * inputs.layers), heads, strict=True)
-    return decoder(
-        inputs,
-        mixers=[Attention(1 if w else 0, window=w, heads=n) for w, n in layers],
-        ropes=ropes_by_layer_type(inputs, full=("rope_theta", 5e5), sliding=("rope_theta", 1e4), partial=True),
-        feed_forwards=_listed(inputs, experts, dense=1),
-        qk_norm="head",
-        attention_gate="softplus",
-        head_gates=gating != "per-element",
-        names={"q_gate": "self_attn.g_proj", "correction": "mlp.experts.e_score_correction_bias"},
-    )
-
-
-_LAGUNA_ROPE = {
-    "full_attention": {"rope_theta": 5e5, "partial_rotary_factor": 0.5}, "sliding_attention": {"rope_theta": 1e4},
 }  # fmt: skip
 
 
@@ -272,7 +193,7 @@ def granite_moe_swa(inputs: FamilyInputs) -> ModelConfig:
     return with_windows(inputs, granite_moe)
 
 
-def _dense_then_sparse(
+def dense_then_sparse(
     inputs: FamilyInputs, count: str, beside: str, dense: int, shared: int = 0
 ) -> Sequence[FeedForward | Experts]:
     """Return DeepSeek V3's experts behind dense layers, or where mlp_layer_types says sparse.
@@ -285,19 +206,9 @@ def _dense_then_sparse(
         inputs, count, "moe_intermediate_size", keys.flag("norm_topk_prob"),
         sum_epsilon=1e-20, scale=keys.positive("routed_scaling_factor", 1.0), groups=keys.integer("n_group", 1),
         groups_kept=keys.integer("topk_group", 1), shared=FeedForward(together, act) if together > 0 else None,
-        **_CORRECTED,
+        **CORRECTED,
     )  # fmt: skip
-    return _listed(inputs, experts, keys.integer("first_k_dense_replace", dense))
-
-
-def _listed(inputs: FamilyInputs, experts: Experts, dense: int) -> Sequence[FeedForward | Experts]:
-    """Return experts behind `dense` dense layers, or where mlp_layer_types says sparse."""
-    keys = inputs.keys
-    plain = FeedForward(keys.integer("intermediate_size"), experts.activation)
-    kinds = keys.get("mlp_layer_types") or ["dense" if i < dense else "sparse" for i in range(inputs.layers)]
-    if not isinstance(kinds, list) or len(kinds) != inputs.layers or not all(k in ("dense", "sparse") for k in kinds):
-        raise keys.wrong("mlp_layer_types", f"a list of {inputs.layers} times dense or sparse")
-    return [experts if kind == "sparse" else plain for kind in kinds]
+    return listed_layers(inputs, experts, keys.integer("first_k_dense_replace", dense))
 
 
 def _of_all(keys: Keys, key: str, default: int | None = None) -> int:
@@ -306,10 +217,3 @@ def _of_all(keys: Keys, key: str, default: int | None = None) -> int:
     if isinstance(value, list) and value and len(set(map(str, value))) == 1:
         return Keys({key: value[0]}, keys.source).integer(key)
     return keys.integer(key, default)
-
-
-def _only(keys: Keys, **values: Any) -> None:
-    """Refuse other values of these keys than those that transformers computes."""
-    for key, only in values.items():
-        if keys.get(key) not in (None, only):
-            raise keys.wrong(key, f"{json.dumps(only).strip(chr(34))}: transformers computes no other")

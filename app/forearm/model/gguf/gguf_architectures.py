@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from forearm.model.families.switches import FULL, SLIDING
 from forearm.model.gguf import gguf_experts, gguf_gemma, gguf_states
 from forearm.model.gguf.gguf_metadata import GgufMetadata
 
@@ -63,7 +64,7 @@ class GgufArchitecture:
     names: the tensors' names that differ from NAMES. rows: keys of names whose place in a tensor's rows is the one in
     the family's own names. interleaved: the converter reorders the rows of q and k for angles of neighbouring values.
     tiled: value heads of a delta rule are stored in the order of key_heads x heads of each (GatedDelta).
-    varies: keys with a value for each layer, which `own` reads.
+    varies: keys with a value for each layer, or another one than usual, which `own` reads.
     """
 
     families: tuple[str, ...]
@@ -182,6 +183,26 @@ def _falcon(metadata: GgufMetadata, values: Values) -> str | None:
     return None
 
 
+def _mimo2(metadata: GgufMetadata, values: Values) -> str | None:
+    """Add MiMo-V2-Flash's windows, key heads by layer, narrower values and experts, which tensors tell."""
+    gguf_experts.corrected(metadata, values)
+    gguf_gemma.windows(metadata, values)
+    layers = values["num_hidden_layers"]
+    kv_heads = metadata.each("attention.head_count_kv", layers)
+    for key, kind in (("num_key_value_heads", FULL), ("swa_num_key_value_heads", SLIDING)):
+        counts = {count for one, count in zip(values["layer_types"], kv_heads, strict=True) if one == kind}
+        if len(counts) > 1 or 0 in counts:
+            raise metadata.wrong("attention.head_count_kv", f"a number of all layers with {kind}")
+        values[key] = max(counts, default=values["num_attention_heads"])
+    values["v_head_dim"] = metadata.size("attention.value_length", values["head_dim"])
+    values["attention_value_scale"] = metadata.optional_number("attention.value_scale")
+    values["swa_rope_theta"] = metadata.number("rope.freq_base_swa", 1e4)
+    sparse = [metadata.has(f"blk.{i}.ffn_gate_inp.weight") for i in range(layers)]
+    values["mlp_layer_types"] = ["sparse" if one else "dense" for one in sparse]
+    values["add_swa_attention_sink_bias"] = metadata.any_layer("attn_sinks.weight")
+    return None
+
+
 def _bitnet(metadata: GgufMetadata, values: Values) -> str | None:
     values["hidden_act"] = "silu" if metadata.architecture == "bitnet" else "relu2"
     return None
@@ -243,6 +264,10 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
     "dots1": GgufArchitecture(("dots1",), gguf_experts.corrected),
     "exaone-moe": GgufArchitecture(("exaone_moe",), _exaone_moe),
     "afmoe": GgufArchitecture(("afmoe",), gguf_experts.corrected, {"q_gate": "attn_gate"}),
+    "mimo2": GgufArchitecture(
+        ("mimo_v2_flash",), _mimo2, {"sinks": "attn_sinks.weight"},
+        varies=("attention.head_count_kv", "attention.value_length"),
+    ),
     "phimoe": GgufArchitecture(("phimoe",), gguf_experts.phimoe),
     "deepseek2": GgufArchitecture(
         ("deepseek_v3", "deepseek_v2", "glm4_moe_lite", "youtu", "mistral4"), gguf_experts.deepseek2, _LATENT

@@ -91,8 +91,9 @@ def _values(metadata: GgufMetadata) -> dict[str, Any]:
         raise metadata.wrong("attention.head_count", "at least 1")
     heads = max(heads, 1)
     head_dim = metadata.size("attention.key_length", max(hidden // heads, 1))
-    latent = "attention.kv_lora_rank"
-    if metadata.integer("attention.value_length", head_dim) != head_dim and not metadata.integer(latent, 0):
+    varies = ARCHITECTURES[metadata.architecture].varies
+    apart = "attention.value_length" in varies or metadata.integer("attention.kv_lora_rank", 0)
+    if not apart and metadata.integer("attention.value_length", head_dim) != head_dim:
         raise metadata.wrong("attention.value_length", f"the same as attention.key_length ({head_dim})")
     if not metadata.has("token_embd.weight"):
         raise ConfigError(f"{metadata.gguf.path} has no tensor token_embd.weight; is it a language model?")
@@ -101,8 +102,7 @@ def _values(metadata: GgufMetadata) -> dict[str, Any]:
 
     def size(key: str, default: int | None = None) -> int:
         """Return a size that all layers share; 1 for one that varies, which the architecture's `own` reads."""
-        varies = key in ARCHITECTURES[metadata.architecture].varies
-        return 1 if varies else metadata.integer(key, default, zeros=True) or 1
+        return 1 if key in varies else metadata.integer(key, default, zeros=True) or 1
 
     values: dict[str, Any] = {
         "vocab_size": metadata.gguf.tensors["token_embd.weight"].shape[0],

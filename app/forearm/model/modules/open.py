@@ -13,7 +13,7 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint, dtype_of
 from forearm.model.checkpoint.formats import plan_formats
 from forearm.model.checkpoint.shards import read_tensors
-from forearm.model.families.encoders import ENCODERS
+from forearm.model.families.encoders.encoders import ENCODERS
 from forearm.model.families.families import FAMILIES, TORCH_MISSING, family_of
 from forearm.model.families.keys import read_json
 from forearm.model.families.matrices import matrices

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forearm.model.families.encoders import ENCODERS
+from forearm.model.families.encoders.encoders import ENCODERS
 
 # Encoders of transformers whose tokens see those on both sides, whatever head the checkpoint has.
 OTHER_ENCODERS = frozenset({

@@ -17,7 +17,7 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import read_tensors
 from forearm.model.families.config import Dense, DenseActivation
 from forearm.model.families.decoder import ACTIVATIONS
-from forearm.model.families.encoders import ENCODERS
+from forearm.model.families.encoders.encoders import ENCODERS
 from forearm.model.families.keys import ROPE, Keys, read_json
 from forearm.model.pooling.adapters import TASK_KEY, Adapter
 from forearm.model.pooling.encoder_types import is_encoder

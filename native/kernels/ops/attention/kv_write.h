@@ -152,15 +152,15 @@ inline void write_kv(const KvWriteTask& t) {
     const bool whole = !t.cache.by_token && token % kPanel == 0 && row + kPanel <= t.rows &&
                        t.slots[row + kPanel - 1] == slot + kPanel - 1;
     count = is_float(dtype) && whole ? kPanel : 1;
-    const auto write = [&](char* block, DType narrow, const float* from, bool is_key) {
+    const auto write = [&](char* block, DType narrow, const float* from, int64_t dim, bool is_key) {
       const KvSlot to{block + at, narrow, token, t.cache.head_dim, quantum, t.cache.by_token};
-      if (count == 1) return write_row(to, from + row * t.stride, t.head_dim, is_key);
+      if (count == 1) return write_row(to, from + row * t.stride, dim, is_key);
       const auto halves = dtype == DType::f16 ? write_panel<uint16_t, kF16> : write_panel<uint16_t, kBf16>;
       const auto panel = dtype == DType::f32 ? write_panel<float, mma_layout(DType::f32).quantum> : halves;
-      panel(to, from + row * t.stride, t.stride, t.head_dim, is_key);
+      panel(to, from + row * t.stride, t.stride, dim, is_key);
     };
-    write(t.cache.keys, key_dtype(dtype), t.k, true);
-    if (!t.cache.latent) write(t.cache.values, dtype, t.v, false);
+    write(t.cache.keys, key_dtype(dtype), t.k, t.head_dim, true);
+    if (!t.cache.latent) write(t.cache.values, dtype, t.v, t.cache.value ? t.cache.value : t.head_dim, false);
   }
 }
 

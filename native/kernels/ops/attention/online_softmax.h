@@ -283,7 +283,7 @@ inline void write_row(const AttendTask& task, int64_t token, int64_t head, const
     factor = mul(factor, gate_factor(task.gate_kind, broadcast(*gate)));
     gate = nullptr;
   }
-  const int64_t dim = task.cache.latent ? task.cache.latent : task.head_dim;
+  const int64_t own = task.cache.latent ? task.cache.latent : task.cache.value, dim = own ? own : task.head_dim;
   for_columns(dim, [&](int64_t column, int64_t lanes) {
     F16 y = mul(load(total.values + column), factor);
     if (gate) y = mul(y, gate_factor(task.gate_kind, load_lanes(gate + column, lanes)));

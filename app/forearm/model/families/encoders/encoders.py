@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from forearm.model.families import bert_like, switches
-from forearm.model.families.bert_like import MOST_DISTANCE, distance_buckets
+from forearm.model.families import switches
 from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig, Rope
 from forearm.model.families.decoder import ACTIVATIONS, FamilyInputs, activation, decoder, positions, sizes
+from forearm.model.families.encoders import bert_like
+from forearm.model.families.encoders.bert_like import MOST_DISTANCE, distance_buckets
 from forearm.model.families.keys import Keys
 
 _MODERN = {

@@ -1,0 +1,1 @@
+"""Families of encoders, whose models embed, score and classify."""
