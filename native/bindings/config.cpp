@@ -282,6 +282,8 @@ Config config_of(const py::object& from, const py::object& matrices) {
   read("token_types", c.token_types);
   read("bidirectional", c.bidirectional);
   read("distance_buckets", c.distance_buckets);
+  read("slopes", c.slopes);
+  read("embed_norm", c.embed_norm);
   read("modules", c.modules);
   read("pooled", c.pooled);
   for (const py::handle& dense : from.attr("dense")) c.dense.push_back(dense_of(dense));

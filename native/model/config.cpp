@@ -327,6 +327,15 @@ void check(const Config& c, const Limits& limits) {
     refuse("distance_buckets go from -reach to reach, so their number is odd");
   for (const int64_t bucket : c.distance_buckets) in_range("distance_buckets", bucket, 0, kLargest);
   if (c.distance_embeddings()) check_embedded(c);
+  if (!c.slopes.empty()) {
+    const auto as_model = [](const LayerKind& layer) {
+      const auto* own = layer.mixer_as<AttentionKind>();
+      return !own || own->heads == 0;
+    };
+    if (c.slopes.size() != static_cast<size_t>(c.heads) || !c.distance_buckets.empty() || c.latent() ||
+        !std::all_of(c.layers.begin(), c.layers.end(), as_model))
+      refuse("slopes are those of " + std::to_string(c.heads) + " heads of every layer, without other biases");
+  }
   if (c.layer_scalar && !c.norms_after()) refuse("a layer's scalar needs a norm after each half of the layer");
   if (c.per_layer) {
     in_range("width of an embedding of each layer", c.per_layer->width, 1, kLargest);

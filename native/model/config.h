@@ -252,8 +252,10 @@ struct Config {
   // The bucket, a row of the bias of attention, of each distance key - query from -reach to reach; empty: no bias.
   std::vector<int64_t> distance_buckets;
   DistanceBiasKind distance_bias = DistanceBiasKind::shared;
-  bool modules = false;  // torch computes the modules, and the executor what they call (modules.h)
-  bool pooled = false;   // no head: a step returns the final norm's outputs; prompts are computed whole
+  std::vector<float> slopes;  // of each head: times key - query, added to its scores; empty: none
+  bool embed_norm = false;    // a norm behind the embedding, whose output is the residual
+  bool modules = false;       // torch computes the modules, and the executor what they call (modules.h)
+  bool pooled = false;        // no head: a step returns the final norm's outputs; prompts are computed whole
   std::vector<DenseKind> dense;
 
   float norm_eps = 1e-6f;

@@ -20,6 +20,7 @@ Forward::Forward(const Config& c, const Ranks& ranks, const Weights& weights, co
                  Scratch& scratch, Pool& pool)
     : c_(c),
       final_norm_(weights.final_norm()),
+      embed_norm_(weights.embed_norm()),
       embed_(weights.linear("embed", c.vocab_size, c.hidden)),
       positions_(c.learned_positions ? &weights.linear("positions", c.max_positions + c.position_offset, c.hidden)
                                      : nullptr),
@@ -47,7 +48,9 @@ void Forward::run(const Batch& batch) {
 
 void Forward::walk(StepWalk w) {
   step_.enter_step(w);
-  embed(step_.mine(w, w.rows));
+  const Range own = step_.mine(w, w.rows);
+  embed(own);
+  if (embed_norm_.if_there()) step_.normalize(embed_norm_, step_.residual_row(0), own, s_.residual);
   attention_.begin(w);
   step_.barrier(w);
   if (c_.per_layer) per_layer_.begin(w);

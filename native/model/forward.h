@@ -46,7 +46,7 @@ class Forward {
   void hidden(const StepWalk& w, const Norm* add);
 
   const Config& c_;
-  const Norm& final_norm_;
+  const Norm &final_norm_, &embed_norm_;
   const Linear &embed_, *positions_, *types_, &head_;  // null: none
   Scratch& s_;
   Step step_;

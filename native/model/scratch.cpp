@@ -268,6 +268,8 @@ int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int th
   carve_experts(carver, limits, threads);
   beside_experts = carver.floats(experts.apart ? tokens : 0, c.hidden);
   distances = carver.take<float>(DistanceEmbeddings::kept_floats(c) * 4);
+  alibi_reach = limits.max_model_len;
+  alibi = carver.take<float>(static_cast<int64_t>(c.slopes.size()) * DistanceBias{nullptr, alibi_reach}.stride() * 4);
   for (size_t i = 0; i < c.ropes.size(); ++i) {
     const auto pairs = static_cast<int64_t>(c.ropes[i].inv_freq.size());
     cosines[i] = carver.take<float>(tokens * pairs * 4);

@@ -154,6 +154,8 @@ class Scratch {
   }
 
   float* distances;                    // [DistanceEmbeddings::kept_floats]: kept for all steps
+  float* alibi;                        // DistanceBias::values of Config::slopes: kept for all steps
+  int64_t alibi_reach;                 // and its reach
   std::vector<float*> cosines, sines;  // by rope: [step_tokens, rotary_dim / 2]
   int32_t* slots;                      // [step_tokens]
   float* partials;                     // [partial_floats]: attention of one chunk of keys each

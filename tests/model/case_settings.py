@@ -291,6 +291,23 @@ ROWS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any], int
     }),
     ("biogpt", "BioGptConfig", {"intermediate_size": 100}),
     ("falcon", "FalconConfig", {}),
+    ("falcon-alibi", "FalconConfig", {
+        "alibi": True, "multi_query": False, "parallel_attn": False, "bias": True, "num_attention_heads": 8,
+        "hidden_size": 80,
+    }),
+    ("falcon-alibi-grouped", "FalconConfig", {
+        "alibi": True, "num_kv_heads": 4, "new_decoder_architecture": True, "num_attention_heads": 8,
+        "hidden_size": 144,
+    }),
+    ("bloom", "BloomConfig", {"num_hidden_layers": 3}),
+    ("bloom-untied", "BloomConfig", {"n_head": 8, "tie_word_embeddings": False}),
+    ("bloom-long", "BloomConfig", {"max_position_embeddings": 600}, 560, 6, 0),
+    ("mpt", "MptConfig", {}),
+    ("mpt-clamped", "MptConfig", {
+        "num_attention_heads": 12, "tie_word_embeddings": False, "num_hidden_layers": 3, "attn_config": {
+            "clip_qkv": 1.5, "softmax_scale": 0.2,
+        },
+    }),
     ("falcon-grouped", "FalconConfig", {
         "num_kv_heads": 2, "new_decoder_architecture": True, "bias": True, "num_hidden_layers": 3,
     }),

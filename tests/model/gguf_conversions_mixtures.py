@@ -144,6 +144,33 @@ def _falcon_tensor(config: Config, name: str, values: np.ndarray) -> Tensors | N
     return iter([(name, np.concatenate(rows))])
 
 
+_MPT = {
+    "norm_1": "attn_norm", "norm_2": "ffn_norm", "attn.Wqkv": "attn_qkv", "attn.out_proj": "attn_output",
+    "ffn.up_proj": "ffn_up", "ffn.down_proj": "ffn_down",
+}  # fmt: skip
+
+
+def _bloom(config: Config) -> Config:
+    heads, hidden = config["num_attention_heads"], config["hidden_size"]
+    return {"attention.head_count_kv": heads, "feed_forward_length": 4 * hidden}
+
+
+def _by_part(config: Config, name: str, values: np.ndarray) -> Tensors | None:
+    """Yield the rows of all queries, then those of keys, then those of values, which a head has side by side."""
+    if not name.startswith("self_attention.query_key_value"):
+        return None
+    heads = values.reshape(config["num_attention_heads"], 3, -1, *values.shape[1:])
+    return iter([(name, heads.swapaxes(0, 1).reshape(values.shape))])
+
+
+def _mpt(config: Config) -> Config:
+    own = config["attn_config"]
+    return {
+        "feed_forward_length": 4 * config["hidden_size"], "attention.clamp_kqv": own["clip_qkv"],
+        "attention.max_alibi_bias": float(own["alibi_bias_max"]),
+    }  # fmt: skip
+
+
 _MISTRAL4 = Conversion("mistral4", _mistral4_keys, LATENT, _stacked, told="queries do not grow")
 MIXTURES: list[tuple[Case, Conversion]] = [
     (converted_case("minimax_m2"), Conversion("minimax-m2", _minimax, _MINIMAX, _corrected)),
@@ -156,6 +183,9 @@ MIXTURES: list[tuple[Case, Conversion]] = [
         (converted_case(f"falcon{kind}", bias=False), Conversion("falcon", _falcon, _FALCON, _falcon_tensor))
         for kind in ("", "-grouped", "-one-norm")
     ),
+    *((converted_case(name), Conversion("bloom", _bloom, _FALCON, _by_part)) for name in ("bloom", "bloom-untied")),
+    (converted_case("mpt"), Conversion("mpt", _mpt, _MPT)),
+    (converted_case("mpt-clamped", attn_config={"clip_qkv": 1.5}), Conversion("mpt", _mpt, _MPT)),
     (converted_case("jais2"), Conversion("jais2")),
     (converted_case("youtu"), Conversion("deepseek2", _youtu, LATENT, latent)),
     (converted_case("deepseek_v32"), Conversion("deepseek32", _indexed, INDEXED, latent)),

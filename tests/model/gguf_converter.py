@@ -28,11 +28,12 @@ _OUTER = {
     "per_layer_projection_norm": "per_layer_proj_norm", "wte": "token_embd", "wpe": "position_embd",
     "altup_projections": "altup_proj", "altup_unembed_projections": "altup_unembd_proj",
     "ln_f": "output_norm", "word_embeddings": "token_embd", "embed_in": "token_embd", "embed_out": "output",
-    "final_layer_norm": "output_norm",
+    "final_layer_norm": "output_norm", "word_embeddings_layernorm": "token_embd_norm",
 }  # fmt: skip
 _USUAL = {  # sizes under GPT-2's names
     "n_embd": "hidden_size", "n_head": "num_attention_heads", "n_layer": "num_hidden_layers",
-    "n_positions": "max_position_embeddings", "n_inner": "intermediate_size",
+    "n_positions": "max_position_embeddings", "n_inner": "intermediate_size", "d_model": "hidden_size",
+    "n_heads": "num_attention_heads", "n_layers": "num_hidden_layers", "max_seq_len": "max_position_embeddings",
 }  # fmt: skip
 _MLP = {f"mlp.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
 _SHARED = {f"mlp.shared_experts.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")}
@@ -95,7 +96,7 @@ def convert(folder: Path, conversion: Conversion) -> Path:
 def _converted(config: Config, conversion: Conversion, name: str, values: np.ndarray) -> Tensors:
     """Yield the file's tensors of one tensor; "#" and a number behind a name: of this expert."""
     path = re.sub(r"^(model\.|backbone\.|language_model\.|transformer\.|gpt_neox\.)+", "", name)
-    found = re.fullmatch(r"(?:layers|h)\.(\d+)\.(.+)", path)
+    found = re.fullmatch(r"(?:layers|h|blocks)\.(\d+)\.(.+)", path)
     if "visual" in name or "vision" in name or "projector" in name:
         return
     if found is None:

@@ -53,7 +53,9 @@ def _made(case: Case, folder: Path) -> PreTrainedModel:
     config = case.make_config()
     outer = transformers.AutoModelForSeq2SeqLM if "Flamingo" in case.config else AutoModelForMultimodalLM
     auto = outer if "text_config" in case.settings else AutoModelForCausalLM
-    model = auto.from_config(config, attn_implementation="eager", dtype=torch.float32)
+    # transformers 5.23 adds Falcon's ALiBi twice in its eager attention, and once by default.
+    attends = "sdpa" if case.settings.get("alibi") else "eager"
+    model = auto.from_config(config, attn_implementation=attends, dtype=torch.float32)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             randomize(name, parameter)
@@ -63,7 +65,7 @@ def _made(case: Case, folder: Path) -> PreTrainedModel:
     model.to(getattr(torch, case.dtype)).save_pretrained(
         folder, max_shard_size=case.shard, save_original_format=case.config not in _WRITTEN_AS_COMPUTED
     )
-    read: PreTrainedModel = auto.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+    read: PreTrainedModel = auto.from_pretrained(folder, attn_implementation=attends, dtype=torch.float32).eval()
     return read
 
 

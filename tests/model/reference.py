@@ -57,7 +57,7 @@ def logits(config: ModelConfig, weights: dict[str, Array], tokens: list[int], ro
 def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], second: int, rounding: Rounding) -> Array:
     """Rows after the last norm, float64 [tokens, hidden]. second: where tokens of type 1 begin; 0: nowhere."""
     positions = np.arange(len(tokens))
-    x = embedded(config, weights, tokens, second, positions)
+    x = embedded(config, weights, tokens, second, positions, rounding)
     per_layer = per_layer_inputs(config, weights, tokens, x, rounding)
     kept: Kept = {}
     seen: Seen = None
@@ -103,7 +103,7 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
 
 
 def embedded(
-    config: ModelConfig, weights: dict[str, Array], tokens: list[int], second: int, positions: Positions
+    config: ModelConfig, weights: dict[str, Array], tokens: list[int], second: int, positions: Positions, e: Rounding
 ) -> Array:
     """The rows of the embedding, with those of token types and positions."""
     x = weights["embed"][tokens] * config.embedding_scale
@@ -111,6 +111,8 @@ def embedded(
         x = x + weights["types"][((positions >= second) & (second > 0)).astype(int)]
     if config.learned_positions:
         x = x + weights["positions"][positions + config.position_offset]
+    if config.embed_norm:
+        x = norm(config, weights, "embed_norm", x, e)
     return x
 
 
@@ -208,6 +210,8 @@ def attended(
     if config.attention_softcap:
         scores = config.attention_softcap * np.tanh(scores / config.attention_softcap)
     distance = positions[:, None] - positions[None, :]
+    if config.slopes:
+        scores = e.around(scores - np.array(config.slopes)[:, None, None] * distance, e.sums)
     if config.distance_bias == "embedded":
         scores = e.around(scores + config.attention_scale * distance_terms(config, w, q, k, distance, e), e.sums, 2)
     elif config.distance_buckets:
@@ -223,9 +227,7 @@ def attended(
     scores = np.where(visible, scores, -np.inf)
     top = scores.max(axis=-1, keepdims=True)
     p = np.exp(scores - top)
-    total = p.sum(axis=-1, keepdims=True)
-    if "sinks" in w:
-        total = total + np.exp(w["sinks"][:, None, None] - top)
+    total = p.sum(axis=-1, keepdims=True) + (np.exp(w["sinks"][:, None, None] - top) if "sinks" in w else 0.0)
     p = e.around(e.around(p / total, e.sums, 8), e.operands)  # the exponential and its argument, the sum, a product
     mixed = np.matmul(p, v.swapaxes(0, 1)).swapaxes(0, 1)
     if e.sums:

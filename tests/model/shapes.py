@@ -194,6 +194,9 @@ SHAPES = {
             Layer(Attention(0, heads=5 * LLAMA.kv_heads), FeedForward(100)),
         ),
     ),
+    "slopes": replace(
+        LLAMA, slopes=(0.5, 0.25, 0.1, 0.02, 0.003, 0.0), embed_norm=True, layers=layers(FeedForward(176), None)
+    ),
     "norms within halves": replace(LLAMA, sub_norm=True, layers=layers(FeedForward(176, "relu_squared"))),
     "latent": replace(LATENT, layers=(Layer(MLA, FeedForward(176)),) * 2),
     "chosen keys": replace(LATENT, layers=tuple(Layer(one, FeedForward(176)) for one in CHOOSING)),

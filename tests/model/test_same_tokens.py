@@ -47,6 +47,8 @@ class Weights:
                 if spec.bias:
                     self.vector(part.name + ".bias", spec.experts * part.rows, 0.0)
         self.norm("final_norm")
+        if config.embed_norm:
+            self.norm("embed_norm")
         if config.per_layer:
             self.vector("per_layer_norm", config.per_layer, 1.0)
         for i, layer in enumerate(config.layers):
@@ -181,7 +183,7 @@ Executors = dict[int, _native.Executor]  # one entry a thread count
 
 
 BASIC, DELTA = ("llama", "gemma2", "opt"), ("delta", "delta by channel")
-OTHERS = ("chosen keys", "per layer", "streams", "experts apart", "heads by layer", "norms within halves")
+OTHERS = ("slopes", "chosen keys", "per layer", "streams", "experts apart", "heads by layer", "norms within halves")
 FLOATS: tuple[DTypeName, ...] = ("float32", "bfloat16")
 KINDS: list[tuple[str, WeightFormat, str]] = [(s, WeightFormat(dtype), dtype) for s in SHAPES for dtype in FLOATS]
 KINDS += [

@@ -28,6 +28,10 @@ Attention::Attention(const Weights& weights, const KvBlocks& kv, Step& step)
     own.o = &weights.linear(layer + "o", config_.hidden, heads.heads * heads.value_dim());
   }
   if (config_.distance_embeddings()) distances_.emplace(weights, step);
+  const int64_t half = step.scratch.alibi_reach + 15;
+  float* bias = step.scratch.alibi;
+  for (const float slope : config_.slopes)
+    for (int64_t distance = -half; distance <= half; ++distance) *bias++ = slope * static_cast<float>(distance);
   finished_ = std::make_unique<std::atomic<int64_t>[]>(
       static_cast<size_t>(Step::kRowBlocksPerThread * step.pool.threads() * most_units));
 }
@@ -232,6 +236,7 @@ void Attention::attend(StepWalk& w, size_t layer) {
   task.scale = config_.attention_scale;
   task.softcap = config_.attention_softcap;
   task.sinks = or_null(weights_.sinks(layer));
+  if (!config_.slopes.empty()) task.bias = {step_.scratch.alibi, step_.scratch.alibi_reach};
   if (!biases_.empty())
     task.bias = {biases_[biases_.size() > 1 ? layer : 0].data(),
                  static_cast<int64_t>(config_.distance_buckets.size() / 2)};

@@ -62,6 +62,7 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
   }
   const bool final_bias = (c.layer_norm && c.norm_bias) || (c.centred && !c.tied_head);
   if (c.final_norm && !c.modules) declare_norm(c, "final_norm", final_norm_, c.hidden, final_bias);
+  if (c.embed_norm) declare_norm(c, "embed_norm", embed_norm_, c.hidden, c.layer_norm && c.norm_bias);
   if (c.per_layer) declare_norm(c, "per_layer_norm", per_layer_norm_, c.per_layer->width, false);
   for (size_t i = 0; i < c.dense.size(); ++i)
     if (c.dense[i].norm)

@@ -13,8 +13,7 @@ from tests.unit.model.test_families import folder_of, read
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.names import parts
 from forearm.model.families.config import Attention, ModelConfig
-from forearm.model.families.families import FAMILIES, family_of, read_config
-from forearm.model.families.keys import read_json
+from forearm.model.families.families import FAMILIES, read_config
 
 
 @pytest.mark.parametrize(
@@ -110,11 +109,3 @@ def test_sizes_beside_a_model_that_sees_are_read_where_there_is_no_text_config(t
 
     assert replace(reads, ropes=()) == replace(hunyuan, ropes=(), model_type="hunyuan_vl")
     assert (reads.ropes[0].inv_freq == hunyuan.ropes[0].inv_freq).all()
-
-
-def test_falcon_with_alibi_is_left_to_transformers(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path, PUBLISHED["falcon-7b-instruct"] | {"alibi": True})
-
-    assert family_of(read_json(folder / "config.json"), FAMILIES) is None
-    with pytest.raises(ConfigError, match=r"alibi = true; it should be false here. transformers computes it"):
-        read_config(folder)

@@ -14,6 +14,7 @@ from forearm.model.families.recurrences import AltUp, GatedDelta, Mamba2, ShortC
 VECTORS = {
     "embed": "embed_tokens",
     "final_norm": "norm",
+    "embed_norm": "embed_norm",
     "layers": "layers",
     "input_norm": "input_layernorm",
     "post_attention_norm": "post_attention_layernorm",
@@ -93,6 +94,8 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
     yield from _distances(config, prefix, names)
     if config.per_layer:
         yield from norm_vectors("per_layer_norm", f"{prefix}{names['per_layer_norm']}", config.per_layer, False)
+    if config.embed_norm and config.norm_weight:
+        yield from norm_vectors("embed_norm", f"{prefix}{names['embed_norm']}", config.hidden, biases)
     if config.final_norm and config.norm_weight:
         yield from norm_vectors("final_norm", f"{prefix}{names['final_norm']}", config.hidden, biases)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -143,6 +144,24 @@ def windows_of(inputs: FamilyInputs, slides: Sequence[bool]) -> list[int]:
     window = keys.optional_integer("sliding_window") or 0
     kinds = switches.layer_types(keys, [switches.SLIDING if s else switches.FULL for s in slides])
     return [window if kind == switches.SLIDING else 0 for kind in kinds]
+
+
+def with_slopes(inputs: FamilyInputs, heads: int, most: float = 8.0, scale: float = 1.0) -> dict[str, Any]:
+    """Return attention without angles whose scores fall with the distance, as arguments of `decoder`.
+
+    The slopes of 2^n heads are powers of 2^(-most / 2^n). Other numbers of heads have those of the next larger 2^n,
+    every second one first. scale: multiplies slopes, which are rounded to bfloat16 before.
+    Source: Press et al. 2021, arXiv:2108.12409 (ALiBi), whose code says what other numbers of heads have.
+    """
+    if heads < 1:
+        raise inputs.keys.wrong("num_attention_heads", "at least 1")
+    full = 1 << (heads - 1).bit_length()
+    powers = [2.0 ** (-most * i / full) for i in range(1, full + 1)]
+    slopes = powers if full == heads else (powers[1::2] + powers[::2])[:heads]
+    if scale != 1.0:
+        parts = map(math.frexp, slopes)
+        slopes = [scale * math.ldexp(round(256 * mantissa), exponent - 8) for mantissa, exponent in parts]
+    return {"mixers": [Attention(rope=None)] * inputs.layers, "ropes": (), "slopes": tuple(slopes)}
 
 
 def positions(inputs: FamilyInputs, own: int | None = None, longest: int | None = None) -> int:

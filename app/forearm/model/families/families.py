@@ -91,8 +91,6 @@ def read_config(
 
 def _unknown(outer: Keys, families: Mapping[str, Family], pooled: bool) -> ConfigError:
     """Return the error for a model without a family."""
-    if outer.values.get("alibi") is True:
-        return outer.wrong("alibi", f"false here. {TORCH_MISSING}")
     keys = outer if outer.text("model_type") not in families else text_part(outer) or outer
     near = difflib.get_close_matches(keys.text("model_type"), families, n=1, cutoff=0.5)
     nearest = f" (the nearest name is {near[0]})" if near else ""
@@ -110,8 +108,6 @@ def family_of(outer: Keys, families: Mapping[str, Family]) -> Family | None:
         return None
     text = text_part(outer)
     inner_type = model_type if text is None else text.text("model_type", model_type)
-    if outer.values.get("alibi") is True:  # some Falcons: forearm's own attention has no such bias
-        return None
     return families.get(inner_type) or families.get(inner_type.removesuffix("_text"))
 
 
@@ -202,6 +198,8 @@ FAMILIES: dict[str, Family] = {
     "gpt_neo": gpt_like.gpt_neo,
     "biogpt": gpt_like.biogpt,
     "falcon": gpt_like.falcon,
+    "bloom": gpt_like.bloom,
+    "mpt": layer_norm.mpt,
     "cohere2_moe": layer_norm.cohere2_moe,
     "flint": by_layer.flint,
     "apertus": llama_like.apertus,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig
-from forearm.model.families.decoder import FamilyInputs, activation, decoder, lengths_of, positions, sizes
+from forearm.model.families.decoder import FamilyInputs, activation, decoder, lengths_of, positions, sizes, with_slopes
 from forearm.model.families.keys import Keys
 from forearm.model.families.rope import rope
 
@@ -104,7 +104,7 @@ def _with_usual_names(inputs: FamilyInputs) -> FamilyInputs:
     keys = inputs.keys
     keys.get("n_ctx")  # marks it as read: older files repeat n_positions in it
     usual = {"n_embd": "hidden_size", "n_head": "num_attention_heads", "n_layer": "num_hidden_layers"}
-    usual |= {"n_positions": "max_position_embeddings", "n_inner": "intermediate_size"}
+    usual |= {"n_positions": "max_position_embeddings", "n_inner": "intermediate_size", "n_embed": "hidden_size"}
     given = {name: keys.get(own) for own, name in usual.items() if keys.get(own) is not None}
     filled = inputs.with_defaults(**given)
     return filled.with_defaults(intermediate_size=4 * filled.keys.integer("hidden_size"))
@@ -235,7 +235,7 @@ def biogpt(inputs: FamilyInputs) -> ModelConfig:
 
 
 def falcon(inputs: FamilyInputs) -> ModelConfig:
-    """Falcon 7B, 40B, 180B and Falcon 2: parallel halves of a layer, LayerNorm, q, k and v fused; few key heads."""
+    """Falcon 7B to 180B, RefinedWeb's with ALiBi: parallel halves or not; q, k and v fused, few key heads."""
     inputs = inputs.with_defaults(
         hidden_act=inputs.keys.text("activation", "gelu"), tie_word_embeddings=True, max_position_embeddings=2048,
     )  # fmt: skip
@@ -259,6 +259,8 @@ def falcon(inputs: FamilyInputs) -> ModelConfig:
     names = {"input_norm": "ln_attn", "pre_mlp_norm": "ln_mlp"} if grouped and norms == 2 else joint
     width = keys.optional_integer("ffn_hidden_size") or 4 * heads * head_dim
     inputs = replace(inputs, keys=keys.with_values(num_key_value_heads=kv_heads, intermediate_size=width))
+    # The trained slopes are bfloat16 numbers, and scaled as scores are.
+    sloped = with_slopes(inputs, heads, scale=head_dim**-0.5) if keys.flag("alibi") else {}
     return decoder(
         inputs,
         gated=False,
@@ -269,6 +271,32 @@ def falcon(inputs: FamilyInputs) -> ModelConfig:
         o_bias=bias,
         mlp_bias=bias,
         names=_FALCON_NAMES | qkv | names,
+        **sloped,
+    )
+
+
+def bloom(inputs: FamilyInputs) -> ModelConfig:
+    """BLOOM and BLOOMZ: GPT-2 with ALiBi instead of positions, a LayerNorm behind the embedding; qkv fused by head."""
+    inputs = _with_usual_names(inputs).with_defaults(tie_word_embeddings=True, seq_length=2048, hidden_act="gelu_new")
+    keys = inputs.keys
+    heads = keys.integer("num_attention_heads")
+    inputs = inputs.with_defaults(max_position_embeddings=keys.integer("seq_length"))
+    for key in ("attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "offset_alibi",
+                "skip_bias_add", "skip_bias_add_qkv", "slow_but_exact", "unk_token_id"):  # fmt: skip
+        keys.get(key)  # marks it as read: they tell how training computed the same numbers
+    qkv = _in_pieces("self_attention.query_key_value", keys.integer("hidden_size") // heads, "qkv")
+    return decoder(
+        inputs,
+        gated=False,
+        layer_norm=True,
+        norm_eps=keys.number("layer_norm_epsilon", 1e-5),
+        embed_norm=True,
+        kv_heads=heads,
+        qkv_bias=True,
+        o_bias=True,
+        mlp_bias=True,
+        names=_FALCON_NAMES | qkv | {"embed_norm": "word_embeddings_layernorm"},
+        **with_slopes(inputs, heads),
     )
 
 

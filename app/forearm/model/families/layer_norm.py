@@ -6,7 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig
-from forearm.model.families.decoder import FamilyInputs, activation, decoder, ropes_by_layer_type, windows_of
+from forearm.model.families.decoder import (
+    FamilyInputs,
+    activation,
+    decoder,
+    ropes_by_layer_type,
+    windows_of,
+    with_slopes,
+)
 from forearm.model.families.experts import SHARED_EXPERTS, routed
 from forearm.model.families.keys import Keys
 from forearm.model.families.switches import FULL, SLIDING
@@ -33,6 +40,40 @@ def starcoder2(inputs: FamilyInputs) -> ModelConfig:
         mlp_bias=bias,
         names={"up": "mlp.c_fc", "down": "mlp.c_proj"},
     )
+
+
+def mpt(inputs: FamilyInputs) -> ModelConfig:
+    """MPT 7B and 30B, StoryWriter: ALiBi instead of positions, no biases at all, q, k and v fused and clamped."""
+    keys = inputs.keys
+    usual = {"d_model": "hidden_size", "n_heads": "num_attention_heads", "n_layers": "num_hidden_layers"}
+    usual |= {"max_seq_len": "max_position_embeddings"}
+    inputs = inputs.with_defaults(**{name: keys.get(own) for own, name in usual.items() if keys.get(own) is not None})
+    inputs = inputs.with_defaults(hidden_act="gelu", max_position_embeddings=2048, tie_word_embeddings=True)
+    keys, hidden = inputs.keys, inputs.keys.integer("hidden_size")
+    heads, attention = keys.integer("num_attention_heads"), keys.object("attn_config") or Keys({}, keys.source)
+    for key in ("emb_pdrop", "embedding_fraction", "init_config", "init_device", "tokenizer_name", "verbose"):
+        keys.get(key)  # marks it as read: they concern training
+    keys.only(no_bias=True, logit_scale=None, learned_pos_emb=True, norm_type="low_precision_layernorm")
+    attention.only(alibi=True, qk_ln=False, prefix_lm=False, attn_type="multihead_attention", kv_n_heads=heads)
+    inputs = inputs.with_defaults(intermediate_size=keys.integer("expansion_ratio", 4) * hidden)
+    return decoder(
+        inputs,
+        gated=False,
+        layer_norm=True,
+        norm_bias=False,
+        norm_eps=keys.number("layer_norm_epsilon", 1e-5),
+        kv_heads=heads,
+        qkv_clip=attention.optional_number("clip_qkv") or 0.0,
+        attention_scale=attention.optional_number("softmax_scale") or (hidden // heads) ** -0.5,
+        names=_MPT_NAMES,
+        **with_slopes(inputs, heads, attention.positive("alibi_bias_max", 8.0)),
+    )
+
+
+_MPT_NAMES = {
+    "embed": "wte", "layers": "blocks", "final_norm": "norm_f", "input_norm": "norm_1", "pre_mlp_norm": "norm_2",
+    "o": "attn.out_proj", "up": "ffn.up_proj", "down": "ffn.down_proj", **dict.fromkeys("qkv", "attn.Wqkv"),
+}  # fmt: skip
 
 
 def nemotron(inputs: FamilyInputs) -> ModelConfig:

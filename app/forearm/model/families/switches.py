@@ -203,7 +203,7 @@ BOUNDS = {
     "dim": 1 << 20, "hidden_dim": 1 << 20, "n_heads": 1 << 12, "n_layers": 1 << 10,  # DistilBERT's names
     "d_model": 1 << 20, "d_ff": 1 << 20, "d_kv": 1 << 12, "num_layers": 1 << 10,  # T5's names
     "n_embd": 1 << 20, "n_inner": 1 << 20, "n_head": 1 << 12, "n_layer": 1 << 10,  # GPT-2's names
-    "n_positions": MOST_POSITIONS, "rotary_dim": 1 << 12,
+    "n_positions": MOST_POSITIONS, "seq_length": MOST_POSITIONS, "max_seq_len": MOST_POSITIONS, "rotary_dim": 1 << 12,
 }  # fmt: skip
 
 

@@ -17,8 +17,8 @@ from forearm.model.gguf.gguf_metadata import GgufMetadata
 Values = dict[str, Any]  # config.json's keys
 
 NAMES = {
-    "embed": "token_embd", "positions": "position_embd", "final_norm": "output_norm", "head": "output",
-    "layers": "blk", "q": "attn_q",
+    "embed": "token_embd", "embed_norm": "token_embd_norm", "positions": "position_embd",
+    "final_norm": "output_norm", "head": "output", "layers": "blk", "q": "attn_q",
     "k": "attn_k", "v": "attn_v", "o": "attn_output", "gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down",
     "input_norm": "attn_norm", "post_attention_norm": "post_attention_norm", "pre_mlp_norm": "ffn_norm",
     "post_mlp_norm": "post_ffw_norm", "q_norm": "attn_q_norm", "k_norm": "attn_k_norm", "router": "ffn_gate_inp",
@@ -203,6 +203,12 @@ def _mimo2(metadata: GgufMetadata, values: Values) -> str | None:
     return None
 
 
+def _mpt(metadata: GgufMetadata, values: Values) -> str | None:
+    most, clip = metadata.number("attention.max_alibi_bias", 0.0), metadata.number("attention.clamp_kqv", 0.0)
+    values["attn_config"] = {"alibi": most > 0, "alibi_bias_max": most or 8.0, "clip_qkv": clip or None}
+    return None
+
+
 def _bitnet(metadata: GgufMetadata, values: Values) -> str | None:
     values["hidden_act"] = "silu" if metadata.architecture == "bitnet" else "relu2"
     return None
@@ -247,6 +253,8 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
     "gptneox": GgufArchitecture(("gpt_neox",), _gptneox),
     "jais2": GgufArchitecture(("jais2",)),
     "falcon": GgufArchitecture(("falcon",), _falcon),
+    "bloom": GgufArchitecture(("bloom",)),
+    "mpt": GgufArchitecture(("mpt",), _mpt),
     "bitnet": GgufArchitecture(("bitnet",), _bitnet),  # llama.cpp's
     "bitnet-b1.58": GgufArchitecture(("bitnet",), _bitnet),  # bitnet.cpp's, of BitNet b1.58 2B4T
     # with experts
