@@ -526,7 +526,13 @@ class Kernels:
     ) -> Float32Array:
         """Rows like y; y and z [rows, dim], weight [dim]: kernels.h's GatedNormTask."""
     def delta_gates(
-        self, a: Float32Array, b: Float32Array, a_log: Float32Array, dt_bias: Float32Array, beta_scale: float = 1.0
+        self,
+        a: Float32Array,
+        b: Float32Array,
+        a_log: Float32Array,
+        dt_bias: Float32Array,
+        beta_scale: float = 1.0,
+        least: float = 0.0,
     ) -> tuple[Float32Array, Float32Array]:
         """decay [rows, heads * channels] and beta [rows, heads] of a like decay, b like a, of which the first columns
         count, a_log [heads] and dt_bias [heads * channels]: kernels.h's DeltaGatesTask."""

@@ -141,7 +141,9 @@ LayerKind layer_of(const py::handle& layer) {
                                 mixer.attr("tiled").cast<bool>(),
                                 size("gate_rank"),
                                 mixer.attr("beta_scale").cast<float>(),
-                                mixer.attr("gate_norm_eps").cast<float>()};
+                                mixer.attr("gate_norm_eps").cast<float>(),
+                                mixer.attr("by_channel").cast<bool>(),
+                                mixer.attr("least_decay").cast<float>()};
   else if (py::hasattr(mixer, "taps"))
     kind.mixer = ShortConvKind{mixer.attr("taps").cast<int64_t>(), mixer.attr("bias").cast<bool>()};
   else if (py::hasattr(mixer, "rank"))

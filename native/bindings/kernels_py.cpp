@@ -298,11 +298,11 @@ Floats gated_norm(const Kernels& kernels, const Floats& y, const Floats& z, cons
 }
 
 py::tuple delta_gates(const Kernels& kernels, const Floats& a, const Floats& b, const Floats& a_log,
-                      const Floats& dt_bias, float beta_scale) {
+                      const Floats& dt_bias, float beta_scale, float least) {
   const int64_t rows = a.shape(0), columns = a.shape(1), heads = a_log.shape(0);
   Floats decay({rows, columns}), beta({rows, heads});
   kernels.delta_gates({a.data(), b.data(), columns, rows, heads, columns / heads, a_log.data(), dt_bias.data(),
-                       decay.mutable_data(), beta.mutable_data(), beta_scale});
+                       decay.mutable_data(), beta.mutable_data(), beta_scale, least});
   return py::make_tuple(decay, beta);
 }
 
@@ -406,7 +406,7 @@ void bind_kernels(py::module_& module) {
            "dt_scale"_a = 1.0f, "dt_least"_a = 0.0f, "dt_most"_a = std::numeric_limits<float>::infinity())
       .def("gated_norm", &gated_norm, "y"_a, "z"_a, "weight"_a, "groups"_a = 1, "eps"_a = 1e-5f, "gate_first"_a = true,
            "z_scale"_a = 1.0f, "by_sigmoid"_a = false)
-      .def("delta_gates", &delta_gates, "a"_a, "b"_a, "a_log"_a, "dt_bias"_a, "beta_scale"_a = 1.0f)
+      .def("delta_gates", &delta_gates, "a"_a, "b"_a, "a_log"_a, "dt_bias"_a, "beta_scale"_a = 1.0f, "least"_a = 0.0f)
       .def("delta_rule", &delta_rule, "q"_a, "k"_a, "v"_a, "decay"_a, "beta"_a, "state"_a)
       .def("row_max", &row_max, "x"_a)
       .def("row_maxima", &row_maxima, "x"_a, "mask"_a)

@@ -653,6 +653,7 @@ struct GatedNormTask {
 
 // The gates of the gated delta rule, of rows [rows][stride]:
 //   decay = exp(-exp(a_log) * softplus(a + dt_bias)), beta = beta_scale * sigmoid(b)
+//   or, if least is not 0, decay = exp(least * sigmoid(exp(a_log) * (a + dt_bias)))
 struct DeltaGatesTask {
   const float *a, *b;  // [heads][channels], [heads]
   int64_t stride, rows;
@@ -662,6 +663,7 @@ struct DeltaGatesTask {
   float* decay;             // [rows][heads][channels]
   float* beta;              // [rows][heads]
   float beta_scale = 1.0f;
+  float least = 0.0f;
 };
 
 // The gated delta rule over neighbouring tokens of one sequence, of one value head. For each row t, ascending, with S

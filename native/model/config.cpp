@@ -56,7 +56,7 @@ void check_delta(const GatedDeltaKind& delta) {
   in_range("key dimension of a delta rule", delta.key_dim, 1, 4096);
   in_range("value dimension of a delta rule", delta.value_dim, 1, 4096);
   in_range("width of a delta rule's convolution", delta.width, 2, 64);
-  in_range("rank of a delta rule's gates", delta.gate_rank, 0, kLargest);
+  in_range("rank of a delta rule's gates", delta.gate_rank, 0, delta.by_channel ? kLargest : 0);
 }
 
 void check_indexer(const Config& c, const LatentKind& latent, size_t layer) {
@@ -95,6 +95,7 @@ void check_latent(const Config& c, const LatentKind& latent) {
       refuse("latent attention has " + std::to_string(latent.rotary) + " rotated numbers, its rope " +
              std::to_string(rotated));
   }
+  if (c.attention_gate != Gate::none && !c.head_gates) refuse("latent attention has one gate of each head");
   if (c.kv_heads != 1 || c.head_dim != latent.rank + latent.rotary)
     refuse("latent attention has one key head of rank + rotary numbers; this one has " + std::to_string(c.kv_heads) +
            " of " + std::to_string(c.head_dim));

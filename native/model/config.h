@@ -115,11 +115,13 @@ struct GatedDeltaKind {
   int64_t key_dim, value_dim;      // of a head
   int64_t width;                   // of the convolution over queries, keys and values
   bool tiled;                      // value head h belongs to key head h % key_heads, not to h / group()
-  // Of two latents, which decays of each channel and the results' gates, a sigmoid, are made of; 0: a head has one
-  // decay, and the gates are silu of what is projected.
+  // Of two latents, which decays of each channel and the results' gates are made of; 0: they are projected at once.
   int64_t gate_rank = 0;
   float beta_scale = 1.0f;     // of the part that a token replaces
   float gate_norm_eps = 0.0f;  // of the norm of results; 0: Config's
+  // Each channel of the keys has a decay of its own, and the results' gates are a sigmoid.
+  bool by_channel = false;
+  float least_decay = 0.0f;  // DeltaGatesTask::least
 
   int64_t group() const { return value_heads / key_heads; }
   // A key head's value heads lie in runs of neighbours.
@@ -127,7 +129,7 @@ struct GatedDeltaKind {
   int64_t run_heads() const { return group() / runs(); }
   int64_t run_begin(int64_t key_head, int64_t run) const { return key_head * run_heads() + run * key_heads; }
   int64_t channels() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
-  int64_t decays() const { return gate_rank ? key_dim : 1; }  // of a value head
+  int64_t decays() const { return by_channel ? key_dim : 1; }  // of a value head
 };
 
 struct FeedForwardKind {

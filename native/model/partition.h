@@ -103,20 +103,21 @@ struct DeltaColumns {
         z_latent(v + round_up(d.value_heads * d.value_dim, kPanel)),
         b(z_latent + round_up(d.gate_rank ? d.gate_rank : d.value_heads * d.value_dim, kPanel)),
         a_latent(b + round_up(d.value_heads, kPanel)),
-        projected(a_latent + round_up(d.gate_rank ? d.gate_rank : d.value_heads, kPanel)),
+        projected(a_latent + round_up(d.gate_rank ? d.gate_rank : d.value_heads * d.decays(), kPanel)),
         z(d.gate_rank ? projected : z_latent),
         a(d.gate_rank ? z + z_latent - v : a_latent),
         end(d.gate_rank ? a + round_up(d.value_heads * d.key_dim, kPanel) : projected) {}
 };
 
 // The columns of latent attention's joint matrix: the queries or their latent, then the keys' latent with the rotated
-// key.
+// key, then a gate of each head if there are gates.
 struct LatentColumns {
-  int64_t latent, end;
+  int64_t latent, gate, end;
 
-  LatentColumns(const LatentKind& kind, int64_t heads)
-      : latent(round_up(kind.q_rank ? kind.q_rank : heads * kind.query_dim(), kPanel)),
-        end(latent + round_up(kind.rank + kind.rotary, kPanel)) {}
+  LatentColumns(const LatentKind& kind, const Config& c)
+      : latent(round_up(kind.q_rank ? kind.q_rank : c.heads * kind.query_dim(), kPanel)),
+        gate(latent + round_up(kind.rank + kind.rotary, kPanel)),
+        end(gate + (c.attention_gate == Gate::none ? 0 : round_up(c.heads, kPanel))) {}
 };
 
 // The columns of an indexer's joint matrix: keys at 0, and the weight of each head.

@@ -73,7 +73,7 @@ int64_t mixer_columns(const Config& c) {
     if (const auto* mamba = layer.mixer_as<Mamba2Kind>()) most = std::max(most, Mamba2Columns(*mamba).end);
     if (const auto* delta = layer.mixer_as<GatedDeltaKind>()) most = std::max(most, DeltaColumns(*delta).end);
     if (layer.mixer_as<ShortConvKind>()) most = std::max(most, ShortConvColumns(c).end);
-    if (const auto* latent = layer.mixer_as<LatentKind>()) most = std::max(most, LatentColumns(*latent, c.heads).end);
+    if (const auto* latent = layer.mixer_as<LatentKind>()) most = std::max(most, LatentColumns(*latent, c).end);
   }
   for (const HeadShape& shape : c.head_shapes())
     if (!shape.latent) most = std::max(most, QkvColumns(shape).end);
@@ -311,7 +311,7 @@ void Scratch::carve_latent(Carver& carver, const Config& c, const Limits& limits
   const LatentKind* latent = c.latent();
   const int64_t tokens = latent ? round_up(limits.step_tokens, 2) : 0;
   queries = carver.floats(latent && latent->q_rank ? tokens : 0, latent ? c.heads * latent->query_dim() : 0);
-  absorbed = carver.floats(tokens, c.heads * c.head_dim);
+  absorbed = carver.floats(tokens, c.heads * (c.head_dim + (c.attention_gate == Gate::none ? 0 : 1)));
   attended = carver.floats(tokens, latent ? c.heads * latent->rank : 0);
   const int64_t rows = round_up(limits.step_tokens, 2);
   carver.take(inner.shared, rows);

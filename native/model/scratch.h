@@ -118,7 +118,7 @@ class Scratch {
 
   // Of latent attention, no rows without it.
   Operand queries;   // [step_tokens, heads * query_dim], f32_rows: of a latent of queries
-  Operand absorbed;  // [step_tokens, heads * head_dim], f32_rows: queries as the cache's keys have them
+  Operand absorbed;  // [step_tokens, heads * head_dim], f32_rows: queries as the cache's keys have them, then gates
   Operand attended;  // [step_tokens, heads * rank], f32_rows: weighted latents
   Site inner;        // [step_tokens, q_rank or gate_rank]: the latent of queries, or of a delta rule's gates
   Site by_head;      // each member's own kHeadRows rows of one head

@@ -138,6 +138,19 @@ def test_gates_forget_by_a_factor_and_write_a_part(heads: int, channels: int, be
     assert_within(beta, beta_scale / (1 + np.exp(-b.astype(np.float64))), beta_scale * 6 * UNIT)
 
 
+@pytest.mark.parametrize(("heads", "channels"), [(1, 1), (21, 1), (3, 20)])
+def test_factors_have_a_lower_bound(heads: int, channels: int) -> None:
+    a, a_log, dt_bias = random(0, 7, heads * channels, scale=6), random(2, heads), random(3, heads * channels)
+
+    decay, _ = SCALAR.delta_gates(a, a, a_log, dt_bias, least=-5.0)
+
+    rate = np.repeat(np.exp(a_log.astype(np.float64)), channels)
+    exponent = rate * (a + dt_bias).astype(np.float64)
+    wanted = np.exp(-5.0 / (1 + np.exp(-exponent)))
+    assert_within(decay, wanted, wanted * UNIT * (2 + 5 * (12 + 12 * np.abs(exponent))))
+    assert wanted.min() >= np.exp(-5.0)
+
+
 @pytest.mark.parametrize("x", [-100.0, -20.0, -1.0, -1e-3, 0.0, 1e-3, 1.0, 20.0, 100.0])
 def test_softplus_is_near_where_it_is_small_and_where_it_is_large(x: float) -> None:
     """decay = exp(-softplus(x)) with a_log 0 is 1 / (1 + e^x)."""

@@ -96,6 +96,15 @@ ROWS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any], int
             "full_attn_layers": [2], "kda_layers": [1, 3], "num_heads": 5, "head_dim": 16, "short_conv_kernel_size": 3,
         },
     }, 45, 64, 2),
+    ("bailing_hybrid", "BailingHybridConfig", {
+        **_KIMI, "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 20, "layer_group_size": 3,
+        "num_hidden_layers": 7, "n_shared_experts": 2, "n_group": 4, "topk_group": 2,
+    }),
+    ("bailing_hybrid-unbounded", "BailingHybridConfig", {
+        **_KIMI, "head_dim": 16, "kda_safe_gate": False, "short_conv_kernel_size": 3, "n_group": 1, "topk_group": 1,
+        "num_hidden_layers": 3, "layer_types": ["full_attention", "linear_attention", "full_attention"],
+        "first_k_dense_replace": 1, "norm_topk_prob": False,
+    }, 45, 64, 1),
     # models that see, for text alone
     ("qwen3_vl_moe", "Qwen3VLMoeConfig", {
         "text_config": {

@@ -295,6 +295,8 @@ def latent_attention(
     mixed = attended(
         config, w, np.concatenate([absorbed, turned], axis=2), k, k[..., : own.rank], (0, 0), positions, e, seen
     )
+    if config.attention_gate != "none":
+        mixed = e.around(mixed * sigmoid(linear(x, w["q_gate"], None, e))[..., None], e.sums, 4)
     out = np.concatenate([linear(mixed[:, h], v_up[h], None, floats) for h in range(config.heads)], axis=1)
     return linear(out, w["o"], w.get("o.bias"), e), seen
 
@@ -360,8 +362,10 @@ def gated_delta(own: GatedDelta, w: dict[str, Array], x: Array, e: Rounding, eps
     q, v = q / math.sqrt(own.key_dim), v.reshape(len(x), own.value_heads, own.value_dim)
     exact = replace(e, operands=0.0, int8="")  # the gates' matrices and their inputs are float32
     a = linear(x, w["delta_a_latent"], None, exact) if own.gate_rank else x
-    step = np.logaddexp(0, linear(a, w["delta_a"], None, exact) + w["dt_bias"]).reshape(len(x), own.value_heads, -1)
-    decay = e.around(np.exp(-e.around(np.exp(w["a_log"])[:, None] * step, e.sums, 8)), e.sums, 2)
+    a = (linear(a, w["delta_a"], None, exact) + w["dt_bias"]).reshape(len(x), own.value_heads, -1)
+    rate = np.exp(w["a_log"])[:, None]
+    exponent = own.least_decay * sigmoid(rate * a) if own.least_decay else -rate * np.logaddexp(0, a)
+    decay = e.around(np.exp(e.around(exponent, e.sums, 8)), e.sums, 2)
     beta = e.around(own.beta_scale * sigmoid(linear(x, w["delta_b"], None, exact)), e.sums, 4)
     state, out = np.zeros((own.value_heads, own.key_dim, own.value_dim)), np.zeros_like(v)
 
@@ -376,7 +380,7 @@ def gated_delta(own: GatedDelta, w: dict[str, Array], x: Array, e: Rounding, eps
         out[t] = read(q[t])
     out = out / np.sqrt((out * out).mean(axis=-1, keepdims=True) + (own.gate_norm_eps or eps)) * w["gate_norm"]
     z = linear(linear(x, w["delta_z_latent"], None, e) if own.gate_rank else x, w["delta_z"], None, e).reshape(v.shape)
-    out = e.around(out * sigmoid(z) * (1 if own.gate_rank else z), e.sums, 12)
+    out = e.around(out * sigmoid(z) * (1 if own.by_channel else z), e.sums, 12)
     return linear(out.reshape(len(x), -1), w["delta_out"], None, e)
 
 

@@ -43,9 +43,9 @@ LLAMA = ModelConfig(
     attention_scale=0.25,
 )
 BY_CHANNEL = (
-    Layer(GatedDelta(3, 3, 20, 20, 4, gate_rank=20), FeedForward(176)),
+    Layer(GatedDelta(3, 3, 20, 20, 4, gate_rank=20, by_channel=True), FeedForward(176)),
     Layer(LatentAttention(None, rank=32, plain=12, rotary=8, value=20), FeedForward(100)),
-    Layer(GatedDelta(2, 4, 16, 80, 3, gate_rank=28), FeedForward(100)),
+    Layer(GatedDelta(2, 4, 16, 80, 3, by_channel=True, least_decay=-5.0), FeedForward(100)),
 )
 LATENT = replace(LLAMA, heads=20, kv_heads=1, head_dim=40, ropes=(rope(8),))
 MLA = LatentAttention(0, rank=32, plain=12, rotary=8, value=20, q_rank=28)
@@ -200,7 +200,9 @@ SHAPES = {
     "norms within halves": replace(LLAMA, sub_norm=True, layers=layers(FeedForward(176, "relu_squared"))),
     "latent": replace(LATENT, layers=(Layer(MLA, FeedForward(176)),) * 2),
     "chosen keys": replace(LATENT, layers=tuple(Layer(one, FeedForward(176)) for one in CHOOSING)),
-    "delta by channel": replace(LLAMA, heads=5, kv_heads=1, head_dim=40, ropes=(), layers=BY_CHANNEL),
+    "delta by channel": replace(
+        LLAMA, heads=5, kv_heads=1, head_dim=40, ropes=(), attention_gate="sigmoid", head_gates=True, layers=BY_CHANNEL
+    ),
     "experts": replace(
         LLAMA,
         layers=(

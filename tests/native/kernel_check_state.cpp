@@ -72,14 +72,15 @@ void check_delta_rows(Report& report, const Kernels& tier, const Kernels& scalar
   const int64_t heads = 2, channels = task.by_channel ? task.key_dim : 1, stride = heads * channels + 3;
   const std::vector<float> a = random.floats(task.rows * stride), b = random.floats(task.rows * stride);
   const std::vector<float> a_log = random.floats(heads, 8.0f), dt_bias = random.floats(heads * channels);
-  const auto gates = [&](const Kernels& kernels) {
+  const auto gates = [&](const Kernels& kernels, float least) {
     std::vector<float> both(task.rows * heads * (channels + 1));
     kernels.delta_gates({a.data(), b.data(), stride, task.rows, heads, channels, a_log.data(), dt_bias.data(),
-                         both.data(), both.data() + task.rows * heads * channels});
+                         both.data(), both.data() + task.rows * heads * channels, 1.0f, least});
     return both;
   };
-  const std::vector<float> wanted_gates = gates(scalar);
-  report.same_bits(gates(tier), wanted_gates, "gates");
+  const std::vector<float> wanted_gates = gates(scalar, 0.0f);
+  report.same_bits(gates(tier, 0.0f), wanted_gates, "gates");
+  report.same_bits(gates(tier, -5.0f), gates(scalar, -5.0f), "gates with a lower bound");
   task.decay = wanted_gates.data();
   task.beta = wanted_gates.data() + task.rows * heads * channels;
   task.decay_stride = heads * channels;

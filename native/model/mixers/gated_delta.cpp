@@ -148,12 +148,12 @@ void GatedDelta::compute_rows(const StepWalk& w, const HeadRows& own) {
     step_.kernel.delta_gates({step_.scratch.mixer_at(own.rows.begin, at.a + first * decays),
                               step_.scratch.mixer_at(own.rows.begin, at.b + first), step_.scratch.mixer_in.stride, rows,
                               heads, decays, weights.a_log.data() + first, weights.dt_bias.data() + first * decays,
-                              to.decay, to.beta, k.beta_scale});
+                              to.decay, to.beta, k.beta_scale, k.least_decay});
     for (int64_t h = 0; h < heads; ++h) {
       float* out = to.out + h * k.value_dim;
       step_.kernel.delta_rule({to.q, to.k, to.key_stride, to.v + h * k.value_dim, to.value_stride,
-                               to.decay + h * decays, heads * decays, k.gate_rank > 0, to.beta + h, heads, rows,
-                               k.key_dim, k.value_dim, state + (first + h) * state_floats(k.key_dim, k.value_dim), out,
+                               to.decay + h * decays, heads * decays, k.by_channel, to.beta + h, heads, rows, k.key_dim,
+                               k.value_dim, state + (first + h) * state_floats(k.key_dim, k.value_dim), out,
                                to.value_stride});
       store(own, out, to.value_stride, first + h);
     }
@@ -201,7 +201,7 @@ void GatedDelta::store(const HeadRows& own, float* x, int64_t stride, int64_t va
     task.out = target;
     task.out_row = out_row;
     task.out_column = column;
-    task.by_sigmoid = k.gate_rank > 0;
+    task.by_sigmoid = k.by_channel;
     step_.kernel.gated_norm(task);
   };
   if (own.layer + 1 < layers_.size()) return store_rows({0, own.rows.size()}, own.rows.begin);

@@ -38,7 +38,7 @@ LatentAttention::LatentAttention(const Weights& weights, const KvBlocks& kv, con
     if (!config_.layers[i].mixer_as<LatentKind>()) continue;
     const LatentKind& k = kind(i);
     const std::string layer = "layers." + std::to_string(i) + ".";
-    own.in = &weights.linear(layer + "latent_in", LatentColumns(k, config_.heads).end, config_.hidden);
+    own.in = &weights.linear(layer + "latent_in", LatentColumns(k, config_).end, config_.hidden);
     if (k.q_rank) own.q = &weights.linear(layer + "q_up", config_.heads * k.query_dim(), k.q_rank);
     own.k_up = &weights.linear(layer + "k_up", k.rank, k.plain, config_.heads);
     own.v_up = &weights.linear(layer + "v_up", k.value, k.rank, config_.heads);
@@ -93,7 +93,7 @@ void LatentAttention::store_latents(const StepWalk& w, size_t layer) {
       if (own.data != latent.data) normalize(0, k.q_rank, norms.q, own);  // one is floats, the other codes
     }
   }
-  const int64_t at = LatentColumns(k, config_.heads).latent;
+  const int64_t at = LatentColumns(k, config_).latent;
   normalize(at, k.rank, norms.k, from(in, 0, at));
   rotate(k, in, at + k.rank, rows);
   step_.kernel.write_kv({kv_.layer(static_cast<int64_t>(layer), 0), floats(in, rows.begin, at), nullptr, in.stride,
@@ -169,6 +169,9 @@ void LatentAttention::absorb(StepWalk& w, size_t layer) {
     const float* rotated = floats(queries, rows.begin, from_column + k.plain);
     for (int64_t r = 0; r < rows.size(); ++r)
       std::copy_n(rotated + r * queries.stride, k.rotary, floats(absorbed, rows.begin + r, to + k.rank));
+    for (int64_t r = rows.begin; r < rows.end && config_.attention_gate != Gate::none; ++r)
+      *floats(absorbed, r, config_.heads * config_.head_dim + head) =
+          *floats(step_.scratch.mixer_in, r, LatentColumns(k, config_).gate + head);
   });
 }
 
@@ -187,6 +190,9 @@ void LatentAttention::attend(StepWalk& w, size_t layer) {
   task.q = floats(step_.scratch.absorbed, 0, 0);
   task.q_stride = step_.scratch.absorbed.stride;
   task.scale = config_.attention_scale;
+  if (config_.attention_gate != Gate::none) task.gate = task.q + config_.heads * config_.head_dim;
+  task.gate_kind = config_.attention_gate;
+  task.gates = 1;
   task.out = step_.scratch.attended;
   forearm::attend(w, step_, kv_, attention_.plan_of(layer), layer, task);
 }

@@ -55,7 +55,7 @@ void attend_piece(int member, const Step& step, const KvBlocks& kv, const Attent
   task.blocks = step.batch().block + item.first_block;
   const HeadShape heads = step.config.head_shape(layer);
   task.q += item.row * task.q_stride + item.head * heads.head_dim;
-  if (task.gate) task.gate += item.row * task.q_stride;
+  if (task.gate) task.gate += item.row * task.q_stride + item.head * task.gates;
   task.head_dim = heads.head_dim;
   task.kv_head = item.kv_head;
   task.group = item.heads;

@@ -12,6 +12,7 @@ from forearm.errors import ConfigError
 from forearm.model.families.config import Attention, Experts, FeedForward, Indexer, LatentAttention, ModelConfig
 from forearm.model.families.families import read_config
 from forearm.model.families.matrices import matrices
+from forearm.model.families.recurrences import GatedDelta
 
 _MINIMAX_M2: dict[str, Any] = {
     "architectures": ["MiniMaxM2ForCausalLM"], "attention_dropout": 0.0, "head_dim": 128, "hidden_act": "silu",
@@ -113,6 +114,37 @@ def test_laguna_has_heads_gates_and_angles_by_layer(tmp_path: Path) -> None:
     assert by_name["layers.0.o"].k == 48 * 128
 
 
+_LING_3: dict[str, Any] = {  # the values of transformers' class, whose source is Ling 3.0 Flash
+    "architectures": ["BailingHybridForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+    "eos_token_id": 156895, "first_k_dense_replace": 2, "head_dim": 128, "hidden_act": "silu", "hidden_size": 2560,
+    "initializer_range": 0.02, "intermediate_size": 6144, "kda_lower_bound": -5.0, "kda_safe_gate": True,
+    "kv_lora_rank": 512, "layer_group_size": 6, "model_max_length": 262144, "model_type": "bailing_hybrid",
+    "moe_intermediate_size": 768, "moe_renormalize": True, "mtp_loss_scaling_factor": 0.0, "num_attention_heads": 32,
+    "num_expert_group": 8, "num_experts": 512, "num_experts_per_token": 8, "num_hidden_layers": 42,
+    "num_key_value_heads": 32, "num_nextn_predict_layers": 1, "num_shared_experts": 1, "pad_token_id": 156892,
+    "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06, "rope_theta": 6000000.0,
+    "routed_scaling_factor": 2.5, "short_conv_kernel_size": 4, "tie_word_embeddings": False, "topk_group": 4,
+    "torch_dtype": "bfloat16", "use_cache": True, "v_head_dim": 128, "vocab_size": 157184,
+}  # fmt: skip
+
+
+def test_ling_3_has_delta_attention_and_every_sixth_layer_gated_latent_attention(tmp_path: Path) -> None:
+    config = read_config(folder_of(tmp_path, _LING_3))
+
+    delta = GatedDelta(32, 32, 128, 128, 4, by_channel=True, least_decay=-5.0)
+    latent = LatentAttention(0, 512, 128, 64, 128)
+    assert [layer.mixer for layer in config.layers[:7]] == [*[delta] * 5, latent, delta]
+    assert (config.attention_gate, config.head_gates, config.max_positions) == ("sigmoid", True, 262144)
+    assert [isinstance(layer.feed_forward, Experts) for layer in config.layers[:3]] == [False, False, True]
+    assert config.layers[2].feed_forward == Experts(
+        768, count=512, active=8, score="sigmoid", correction=True, groups=8, groups_kept=4, renormalized=True,
+        sum_epsilon=1e-20, scale=2.5, shared=FeedForward(768),
+    )  # fmt: skip
+    by_name = {spec.name: [part.rows for part in spec.parts] for spec in matrices(config)}
+    assert by_name["layers.0.delta_gates"] == [32, 4096]
+    assert by_name["layers.5.latent_in"] == [32 * 192, 512 + 64, 32]
+
+
 _MIMO: dict[str, Any] = {
     "add_full_attention_sink_bias": False, "add_swa_attention_sink_bias": True,
     "architectures": ["MiMoV2FlashForCausalLM"], "attention_bias": False, "attention_chunk_size": 128,
@@ -153,6 +185,10 @@ def test_mimo_has_values_narrower_than_keys_and_windows_with_sinks(tmp_path: Pat
 @pytest.mark.parametrize(
     ("published", "changes", "said"),
     [
+        (_LING_3, {"kda_lower_bound": 0.0}, "kda_lower_bound = 0.0; it should be more than -80, and less than 0"),
+        (_LING_3, {"layer_group_size": 0}, "layer_group_size = 0; it should be at least 1"),
+        (_LING_3, {"short_conv_kernel_size": 1}, "short_conv_kernel_size = 1; it should be 2 to 64"),
+        (_LING_3, {"linear_num_heads": 16}, "linear_num_heads = 16; it should be 32"),
         (_MIMO, {"hybrid_layer_pattern": [0] * 47}, "a list of 48 times 0 or 1"),
         (_MIMO, {"moe_layer_freq": 1}, "moe_layer_freq = 1; it should be a list of 48 times 0 or 1"),
         (_MIMO, {"swa_head_dim": 128}, "swa_head_dim = 128; it should be 192"),

@@ -13,7 +13,7 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.checkpoint.vector_names import VECTORS, layer_name, norm_vectors, vectors
 from forearm.model.families.config import LatentAttention, ModelConfig
-from forearm.model.families.hybrid import KIMI_COMPUTED
+from forearm.model.families.delta import as_computed
 from forearm.model.families.matrices import MatrixPart, MatrixSpec, matrices
 
 # Prefixes of a model's tensors: a causal model, multimodal ones (transformers 5, then 4), encoders, a bare model.
@@ -29,6 +29,7 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
 
     Raises: ConfigError if the embedding has none of the known names.
     """
+    config = _as_stored(config, stored)
     prefix = _prefix(config, stored)
     joint = _fused_experts(config, prefix, stored) | _joint_convolution(config, prefix, stored)
     config = replace(config, names=config.names | joint)
@@ -51,6 +52,7 @@ _OTHERWISE = (
     ("mlp.shared_expert.", "mlp.shared_experts."), ("attention_layer_norm.", "input_layernorm."),
     ("feedforward_layer_norm.", "post_attention_layernorm."), ("post_attention_layernorm.", "feedforward_layer_norm."),
     ("self_attn.gate_proj.", "self_attn.g_proj."), ("self_attn.softmax_offset", "self_attn.sinks"),
+    ("self_attn.attention_sink_bias", "self_attn.sinks"), ("attention.dense.", "attention.o_proj."),
     *((f"self_attn.{part}_proj.", f"self_attn.to_{part}.") for part in "qkv"),
     *((f"self_attn.{part}_norm.", f"self_attn.norm_{part}.") for part in "qk"),
     ("self_attn.o_proj.", "self_attn.to_out."), ("mlp.up_proj.", "mlp.fc1."), ("mlp.down_proj.", "mlp.fc2."),
@@ -170,7 +172,7 @@ def _fused_experts(config: ModelConfig, prefix: str, stored: Collection[str]) ->
 
     gate_up_proj is [experts, 2 * width, hidden], gate before up, and down_proj [experts, hidden, width]. transformers 5
     computes with these and writes them if save_original_format is False; Mixtral's block is then called mlp.
-    Experts without gates (Nemotron-H) have up_proj instead, and Kimi Linear's forget gate is a module of its own then.
+    Experts without gates (Nemotron-H) have up_proj instead.
     The other way round: quantized checkpoints of Llama 4, whose own are fused, have three tensors an expert. And when
     transformers 5 writes Kimi Linear, dense layers are called as those with experts.
     """
@@ -178,8 +180,6 @@ def _fused_experts(config: ModelConfig, prefix: str, stored: Collection[str]) ->
     own = config.names.get("experts.gate", "")
     blocks = (config.names.get("experts.up", "").partition("experts.")[0], "mlp.", "block_sparse_moe.")
     single = tuple(f"{at}{blocks[0]}experts.0.gate_proj." for at in layers)
-    if any(f"{at}self_attn.forget_gate.A_log" in stored for at in layers):
-        return KIMI_COMPUTED
     dense = tuple(f"{at}block_sparse_moe.gate_proj." for at in layers)  # .weight, or what a quantized one has
     if any(name.startswith(dense) for name in stored):
         return {part: f"block_sparse_moe.{part}_proj" for part in ("gate", "up", "down")}
@@ -230,7 +230,14 @@ def _pooler(config: ModelConfig, spec: MatrixSpec, stored: Collection[str], embe
 
 def stored_module(config: ModelConfig, stored: Collection[str], key: str) -> str:
     """Return the name in the checkpoint of the model's "embed" or "layers"."""
+    config = _as_stored(config, stored)
     return f"{_prefix(config, stored)}{(VECTORS | config.names)[key].partition('[')[0]}"
+
+
+def _as_stored(config: ModelConfig, stored: Collection[str]) -> ModelConfig:
+    """Return the model with the names that the checkpoint has, if its delta attention's are those as computed."""
+    computed = any(".self_attn.forget_gate." in name for name in stored)
+    return replace(config, names=as_computed(config.names)) if computed else config
 
 
 def _prefix(config: ModelConfig, stored: Collection[str]) -> str:

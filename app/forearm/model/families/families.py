@@ -17,6 +17,7 @@ from forearm.config.number_formats import DTypeName
 from forearm.errors import ConfigError
 from forearm.model.families import (
     by_layer,
+    delta,
     experts,
     gemma,
     gpt_like,
@@ -188,7 +189,8 @@ FAMILIES: dict[str, Family] = {
     "glm4_moe_lite": latent.glm4_moe_lite,
     "glm_moe_dsa": latent.glm_moe_dsa,
     "minicpm3": latent.minicpm3,
-    "kimi_linear": hybrid.kimi_linear,
+    "kimi_linear": delta.kimi_linear,
+    "bailing_hybrid": delta.bailing_hybrid,
     "gpt_neox": gpt_like.gpt_neox,
     "gpt2": gpt_like.gpt2,
     "gpt_bigcode": gpt_like.gpt_bigcode,

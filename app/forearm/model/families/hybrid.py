@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from forearm.model.families.config import Attention, Experts, FeedForward, Mixer, ModelConfig
 from forearm.model.families.decoder import FamilyInputs, activation, decoder, ropes_by_layer_type
 from forearm.model.families.experts import sparse_layers
-from forearm.model.families.keys import Keys
-from forearm.model.families.latent import corrected_layers, with_latents
 from forearm.model.families.recurrences import GatedDelta, ShortConv
 from forearm.model.families.switches import FULL, SLIDING
 
@@ -216,79 +212,6 @@ def gated_delta(inputs: FamilyInputs) -> GatedDelta:
     if delta.value_heads % delta.key_heads:
         raise keys.wrong("linear_num_value_heads", f"a multiple of linear_num_key_heads ({delta.key_heads})")
     return delta
-
-
-def kimi_linear(inputs: FamilyInputs) -> ModelConfig:
-    """Kimi-Linear-48B-A3B: delta attention that forgets by channel, every fourth layer latent attention; experts."""
-    inputs = inputs.with_defaults(
-        kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128, num_experts=256,
-        num_shared_experts=1, moe_intermediate_size=1024, num_experts_per_token=8, num_expert_group=1, topk_group=1,
-        moe_renormalize=True, routed_scaling_factor=2.446, first_k_dense_replace=1, rms_norm_eps=1e-5,
-        model_max_length=1 << 20,
-    )  # fmt: skip
-    keys = inputs.keys
-    for key, only in (("mla_use_nope", True), ("moe_router_activation_func", "sigmoid")):
-        if keys.get(key) not in (None, only):
-            raise keys.wrong(key, f"{json.dumps(only)}: no other is computed")
-    if not keys.flag("use_grouped_topk", True) and keys.integer("num_expert_group") != 1:
-        raise keys.wrong("use_grouped_topk", "true where num_expert_group is not 1")
-    inputs = inputs.with_defaults(**{name: keys.get(own) for name, own in _KIMI_KEYS.items()})
-    config = with_latents(inputs, corrected_layers(inputs), interleaved=None, names=_KIMI_NAMES)
-    delta, kinds = _kimi_layers(inputs)
-    pairs = zip(config.layers, kinds, strict=True)
-    return replace(config, layers=tuple(one if kind == FULL else replace(one, mixer=delta) for one, kind in pairs))
-
-
-def _kimi_layers(inputs: FamilyInputs) -> tuple[GatedDelta, list[str]]:
-    """Return the delta attention, and the kind of each layer; the published file counts layers from 1."""
-    keys, layers = inputs.keys, inputs.layers
-    own = keys.object("linear_attn_config") or Keys({}, keys.source)
-    sizes = {
-        name: own.integer(name, keys.integer(key, default))
-        for name, key, default in (
-            ("num_heads", "linear_num_heads", 32), ("head_dim", "linear_head_dim", 128),
-            ("short_conv_kernel_size", "linear_conv_kernel_dim", 4),
-        )
-    }  # fmt: skip
-    for name, least, most in (("num_heads", 1, 4096), ("head_dim", 1, 4096), ("short_conv_kernel_size", 2, 64)):
-        if not least <= sizes[name] <= most:
-            raise own.wrong(name, f"{least} to {most}")
-    heads, dim, taps = sizes.values()
-    full, linear = own.get("full_attn_layers"), own.get("kda_layers")
-    kinds = [FULL if i and i % 4 == 0 else "linear_attention" for i in range(layers)]
-    if full is not None and linear is not None:
-        numbers = [*full, *linear] if isinstance(full, list) and isinstance(linear, list) else []
-        if not all(type(i) is int for i in numbers) or sorted(numbers) != list(range(1, layers + 1)):
-            raise own.wrong("kda_layers", f"with full_attn_layers the numbers 1 to {layers}, each once")
-        kinds = [FULL if i + 1 in full else "linear_attention" for i in range(layers)]
-    return GatedDelta(heads, heads, dim, dim, taps, gate_rank=dim), kinds_of(inputs, kinds, "linear_attention")
-
-
-_W = {"gate": "w1", "up": "w3", "down": "w2"}
-_KIMI_KEYS = {  # DeepSeek's keys under Kimi Linear's names
-    "n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts", "n_group": "num_expert_group",
-    "num_experts_per_tok": "num_experts_per_token", "norm_topk_prob": "moe_renormalize",
-    "max_position_embeddings": "model_max_length",
-}  # fmt: skip
-_KIMI_NAMES = {
-    "delta": "self_attn", "recurrence.gate_norm": "self_attn.o_norm.weight", "delta_b": "self_attn.b_proj",
-    "delta_out": "self_attn.o_proj", "router": "block_sparse_moe.gate",
-    "correction": "block_sparse_moe.gate.e_score_correction_bias",
-    **{f"delta_{part}": f"self_attn.{part}_proj" for part in "qkv"},
-    **{f"recurrence.conv_{part}": f"self_attn.{part}_conv1d.weight" for part in "qkv"},
-    **{f"delta_{part}_latent": f"self_attn.{module}_a_proj" for part, module in (("z", "g"), ("a", "f"))},
-    **{f"delta_{part}": f"self_attn.{module}_b_proj" for part, module in (("z", "g"), ("a", "f"))},
-    **{f"experts.{part}": f"block_sparse_moe.experts.{{expert}}.{w}" for part, w in _W.items()},
-    **{f"shared.{part}": f"block_sparse_moe.shared_experts.{part}_proj" for part in _W},
-}  # fmt: skip
-# The names that transformers computes Kimi Linear with, and writes if save_original_format is False.
-KIMI_COMPUTED = {
-    **{part: name.replace("block_sparse_moe.", "mlp.") for part, name in _KIMI_NAMES.items()},
-    **{f"recurrence.{name}": f"self_attn.forget_gate.{own}" for name, own in (("a_log", "A_log"), ("dt_bias",) * 2)},
-    "delta_a_latent": "self_attn.forget_gate.f_a_proj", "delta_a": "self_attn.forget_gate.f_b_proj",
-    "experts.gate": "mlp.experts.gate_up_proj[0]", "experts.up": "mlp.experts.gate_up_proj[1]",
-    "experts.down": "mlp.experts.down_proj",
-}  # fmt: skip
 
 
 def kinds_of(inputs: FamilyInputs, default: list[str], other: str) -> list[str]:

@@ -192,7 +192,7 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str) -> Iterator[MatrixSpec]:
         yield joint("delta_in", [*rows, (f"delta_z{of}", "linear_attn.in_proj_z", rank or value)], "mixer_in")
         gates = (
             ("delta_b", "linear_attn.in_proj_b", values),
-            (f"delta_a{of}", "linear_attn.in_proj_a", rank or values),
+            (f"delta_a{of}", "linear_attn.in_proj_a", rank or own.decays),
         )
         yield joint("delta_gates", gates, "router")
         if rank:
@@ -204,12 +204,14 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str) -> Iterator[MatrixSpec]:
 def _latent(config: ModelConfig, own: LatentAttention, at: str) -> Iterator[MatrixSpec]:
     """Yield the matrices of latent attention; kv_b_proj has, head by head, the rows of keys and those of values."""
     heads, query = config.heads, config.heads * (own.plain + own.rotary)
-    joint = (
+    joint: tuple[MatrixPart, ...] = (
         MatrixPart(f"{at}q_down", "self_attn.q_a_proj", own.q_rank)
         if own.q_rank
         else MatrixPart(f"{at}q", "self_attn.q_proj", query),
         MatrixPart(f"{at}kv_down", "self_attn.kv_a_proj_with_mqa", own.rank + own.rotary),
     )
+    if config.attention_gate != "none":
+        joint = (*joint, MatrixPart(f"{at}q_gate", "self_attn.g_proj", heads))
     yield MatrixSpec(f"{at}latent_in", joint, config.hidden, "mixer_in", config.qkv_bias)
     if own.q_rank:
         yield _single(f"{at}q_up", "self_attn.q_b_proj", query, own.q_rank, "mixer_inner")

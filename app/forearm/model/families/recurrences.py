@@ -58,9 +58,10 @@ class GatedDelta:
     key_heads: heads of queries and keys; each has value_heads / key_heads value heads. taps: of a convolution over the
     tokens of each channel of queries, keys and values. tiled: value head h belongs to key head h % key_heads, as GGUF
     files order them; else a key head's value heads are neighbours.
-    gate_rank: if more than 0, each channel of a head's keys is forgotten by a factor of its own, these factors and the
-    results' gates, a sigmoid, are made of two latents of this rank, and queries, keys and values have convolutions of
-    their own (Kimi Team 2025, arXiv:2510.26692); 0: a head has one factor, and the gates are silu of a projection.
+    by_channel: each channel of a head's keys is forgotten by a factor of its own, and the results' gates are a sigmoid
+    (Kimi Team 2025, arXiv:2510.26692); false: a head has one factor, and the gates are silu of a projection.
+    gate_rank: rank of two latents that these factors and gates are made of; 0: they are projected at once.
+    least_decay: if not 0, factors are exp(least_decay * sigmoid(exp(a_log) * (a + dt_bias))) (Ling 3.0).
     beta_scale: multiplies the part that a token replaces (Grazzi et al. 2024, arXiv:2411.12537). gate_norm_eps: of the
     norm of results; 0: ModelConfig.norm_eps.
     """
@@ -74,11 +75,13 @@ class GatedDelta:
     gate_rank: int = 0
     beta_scale: float = 1.0
     gate_norm_eps: float = 0.0
+    by_channel: bool = False
+    least_decay: float = 0.0
 
     @property
     def decays(self) -> int:
         """Return the number of factors that a token makes value heads forget by."""
-        return self.value_heads * (self.key_dim if self.gate_rank else 1)
+        return self.value_heads * (self.key_dim if self.by_channel else 1)
 
     @property
     def channels(self) -> int:

@@ -80,7 +80,7 @@ _IGNORED = {
     "layer_types", "layerdrop", "layers_block_type", "max_length", "max_window_layers", "mm_tokens_per_image",
     "model_type", "name_or_path", "no_rope_layer_interval", "num_labels", "num_nextn_predict_layers", "original_dtype",
     "moe_capacity", "num_mtp_layers", "experts_per_token", "initial_context_length", "mtp_num_hidden_layers",
-    "index_share_for_mtp_iteration", "moe_router_dtype",  # of GLM-5.2
+    "index_share_for_mtp_iteration", "moe_router_dtype", "mtp_loss_scaling_factor",  # of GLM-5.2 and Ling 3.0
     "mtp_use_dedicated_embeddings", "mamba_ssm_dtype", "language_model_only", "mlp_only_layers",
     "original_max_position_embeddings", "output_attentions", "output_router_logits", "router_aux_loss_coef",
     "router_jitter_noise", "input_jitter_noise", "output_hidden_states", "pad_to_multiple_of",
