@@ -110,9 +110,11 @@ AttentionKind attention_of(const py::handle& from) {
 }
 
 NormPlacement placement_of(const std::string& name) {
-  return one_of<NormPlacement>(
-      "norm_placement", name,
-      {{"pre", NormPlacement::pre}, {"post", NormPlacement::post}, {"sandwich", NormPlacement::sandwich}});
+  return one_of<NormPlacement>("norm_placement", name,
+                               {{"pre", NormPlacement::pre},
+                                {"post", NormPlacement::post},
+                                {"sandwich", NormPlacement::sandwich},
+                                {"around_mlp", NormPlacement::around_mlp}});
 }
 
 std::optional<IndexerKind> indexer_of(const py::handle& indexer) {

@@ -11,7 +11,8 @@
 
 namespace forearm {
 
-enum class NormPlacement { pre, post, sandwich };
+// around_mlp: before both halves of a layer, and after the feed-forward.
+enum class NormPlacement { pre, post, sandwich, around_mlp };
 // each_head: every head has weights of its own.
 enum class QkNorm { none, head, each_head, full };
 // The norms whose output replaces the residual: none, the first one (the norm of the embeddings), or all of them (BERT:

@@ -338,6 +338,14 @@ ROWS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any], int
             "sliding_attention": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
         },
     }),
+    ("axk1", "AXK1Config", {
+        **_LATENT, "q_lora_rank": 52, "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
+        "n_group": 4, "topk_group": 2, "mlp_layer_types": ["dense", "sparse", "sparse"], "num_hidden_layers": 3,
+    }),
+    ("nanochat", "NanoChatConfig", {}),
+    ("nanochat-biases", "NanoChatConfig", {
+        "attention_bias": True, "final_logit_softcapping": None, "num_hidden_layers": 3, "tie_word_embeddings": True,
+    }),
     ("flex_olmo", "FlexOlmoConfig", {"num_experts_per_tok": 3, "intermediate_size": 40}),
     ("gpt_neox", "GPTNeoXConfig", {"hidden_size": 96, "intermediate_size": 100}),
     ("gpt_neox-in-turn", "GPTNeoXConfig", {

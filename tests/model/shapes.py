@@ -181,6 +181,7 @@ SHAPES = {
         layers=(
             Layer(GatedDelta(2, 4, 16, 24, 4, beta_scale=2.0, gate_norm_eps=1e-5), FeedForward(176), None, "pre"),
             *(Layer(Attention(None), FeedForward(100)), Layer(Attention(0), FeedForward(100), None, "pre")),
+            Layer(Attention(0), FeedForward(100), None, "around_mlp"),
         ),
     ),
     "heads by layer": replace(

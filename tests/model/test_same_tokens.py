@@ -77,7 +77,9 @@ class Weights:
         before, after = ("input_norm", "pre_mlp_norm"), ("post_attention_norm", "post_mlp_norm")
         layer = config.layers[int(prefix.split(".")[1])]
         absent = {"input_norm": layer.mixer is None, "pre_mlp_norm": layer.feed_forward is None}
-        for name in {"pre": before, "post": after, "sandwich": before + after}[config.placement_of(layer)]:
+        for name in {"pre": before, "post": after, "sandwich": before + after, "around_mlp": (*before, after[1])}[
+            config.placement_of(layer)
+        ]:
             if not absent.get(name):
                 self.norm(prefix + name)
         mixer = layer.mixer

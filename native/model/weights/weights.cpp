@@ -107,7 +107,8 @@ void Weights::declare_norms(const Config& c, size_t layer) {
     norms.input.in_residual = norms.pre_mlp.in_residual || (c.norm_residual == NormResidual::first && layer == 0);
   }
   if (placement != NormPlacement::pre) {
-    declare_norm(c, prefix + "post_attention_norm", norms.post_attention, c.hidden, biases);
+    if (placement != NormPlacement::around_mlp)
+      declare_norm(c, prefix + "post_attention_norm", norms.post_attention, c.hidden, biases);
     declare_norm(c, prefix + "post_mlp_norm", norms.post_mlp, c.hidden, biases);
   }
   if (const auto& experts = c.layers[layer].experts; experts && experts->apart) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,47 @@ def test_mimo_has_values_narrower_than_keys_and_windows_with_sinks(tmp_path: Pat
     assert [part.rows for part in by_name["layers.0.qkv"].parts] == [64 * 192, 4 * 192, 4 * 128]
     assert [part.rows for part in by_name["layers.1.qkv"].parts] == [64 * 192, 8 * 192, 8 * 128]
     assert by_name["layers.1.o"].k == 64 * 128
+
+
+_AXK1: dict[str, Any] = {  # the values of transformers' class, whose source is A.X K1
+    "architectures": ["AXK1ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 163691,
+    "eos_token_id": 163691, "first_k_dense_replace": 1, "hidden_act": "silu", "hidden_size": 7168,
+    "intermediate_size": 18432, "kv_lora_rank": 512, "max_position_embeddings": 32768, "model_type": "axk1",
+    "moe_intermediate_size": 2048, "n_group": 8, "n_routed_experts": 192, "n_shared_experts": 1,
+    "norm_topk_prob": True, "num_attention_heads": 64, "num_experts_per_tok": 8, "num_hidden_layers": 61,
+    "num_key_value_heads": 64, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+    "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
+    "tie_word_embeddings": False, "topk_group": 4, "topk_method": "noaux_tc", "torch_dtype": "bfloat16",
+    "v_head_dim": 128, "vocab_size": 163840,
+}  # fmt: skip
+
+
+def test_a_x_k1_is_deepseek_v3_with_norms_behind_its_experts(tmp_path: Path) -> None:
+    config = read_config(folder_of(tmp_path, _AXK1))
+    without = read_config(folder_of(tmp_path, _AXK1 | {"model_type": "deepseek_v3"}))
+
+    assert [config.placement_of(layer) for layer in config.layers[:3]] == ["pre", "around_mlp", "around_mlp"]
+    plain = tuple(replace(layer, norm_placement=None) for layer in config.layers)
+    assert replace(config, ropes=(), layers=plain, norm_placement="pre", model_type="deepseek_v3") == replace(
+        without, ropes=()
+    )
+
+
+def test_nanochat_turns_queries_and_keys_the_other_way(tmp_path: Path) -> None:
+    published = {  # the values of transformers' class, with the sizes of nanochat-d32
+        "architectures": ["NanoChatForCausalLM"], "attention_bias": False, "bos_token_id": 65527,
+        "eos_token_id": 65531, "final_logit_softcapping": 15.0, "hidden_act": "relu2", "hidden_size": 2048,
+        "intermediate_size": 8192, "max_position_embeddings": 2048, "model_type": "nanochat",
+        "num_attention_heads": 16, "num_hidden_layers": 32, "num_key_value_heads": 16, "pad_token_id": 65531,
+        "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+        "vocab_size": 65536,
+    }  # fmt: skip
+    config = read_config(folder_of(tmp_path, published))
+
+    assert (config.norm_weight, config.embed_norm, config.logits_softcap) == (False, True, 15.0)
+    assert config.layers[0].mixer == Attention(0, unit_qk=True)
+    assert config.layers[0].feed_forward == FeedForward(8192, "relu_squared", gated=False)
+    assert config.ropes[0].inv_freq[0] == -1.0
 
 
 @pytest.mark.parametrize(

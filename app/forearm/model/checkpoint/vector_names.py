@@ -48,6 +48,7 @@ VECTORS = {
 _NORMS = {
     "pre": ("input_norm", "pre_mlp_norm"),
     "post": ("post_attention_norm", "post_mlp_norm"),
+    "around_mlp": ("input_norm", "pre_mlp_norm", "post_mlp_norm"),
     "sandwich": ("input_norm", "post_attention_norm", "pre_mlp_norm", "post_mlp_norm"),
 }
 

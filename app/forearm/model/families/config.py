@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 # swiglu_oai: gpt-oss's clamped gate * sigmoid(1.702 gate) * (up + 1), only of a gated feed-forward. xielu: Apertus'
 # activation with constants of its own in each layer, only of a feed-forward that is not gated.
 Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu_squared", "swiglu_oai", "xielu"]
-NormPlacement = Literal["pre", "post", "sandwich"]
+# around_mlp: before both halves of a layer, and after the feed-forward.
+NormPlacement = Literal["pre", "post", "sandwich", "around_mlp"]
 DenseActivation = Literal["none", "tanh"] | Activation
 
 

@@ -214,6 +214,8 @@ FAMILIES: dict[str, Family] = {
     "hyperclovax": post_norm.hyperclovax,
     "youtu": latent.youtu,
     "mistral4": latent.mistral4,
+    "axk1": latent.axk1,
+    "nanochat": post_norm.nanochat,
     "vaultgemma": gemma.vaultgemma,
     "gemma4_unified_text": gemma.gemma4_unified,
     "gemma4_unified": gemma.gemma4_unified,

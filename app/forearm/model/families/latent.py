@@ -68,6 +68,15 @@ def deepseek_v3(inputs: FamilyInputs) -> ModelConfig:
     )
 
 
+def axk1(inputs: FamilyInputs) -> ModelConfig:
+    """A.X K1: DeepSeek V3 with a norm behind the experts of a layer, too."""
+    config = deepseek_v3(inputs.with_defaults(n_routed_experts=192, first_k_dense_replace=1))
+    layers = (
+        one if isinstance(one.feed_forward, Experts) else replace(one, norm_placement="pre") for one in config.layers
+    )
+    return replace(config, norm_placement="around_mlp", layers=tuple(layers))
+
+
 def glm4_moe_lite(inputs: FamilyInputs) -> ModelConfig:
     """GLM-4.7-Flash: DeepSeek V3's layers, of which mlp_layer_types may name the dense ones."""
     inputs = inputs.with_defaults(

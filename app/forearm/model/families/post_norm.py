@@ -117,6 +117,25 @@ def hyperclovax(inputs: FamilyInputs) -> ModelConfig:
     return replace(config, norm_placement="sandwich", names=config.names | names)
 
 
+def nanochat(inputs: FamilyInputs) -> ModelConfig:
+    """nanochat: norms without weights, also behind the embedding and of rotated q and k; relu squared, no gate."""
+    inputs = inputs.with_defaults(hidden_act="relu2")
+    bias = inputs.keys.flag("attention_bias")
+    config = decoder(
+        inputs,
+        mixers=[Attention(rope=0, unit_qk=True)] * inputs.layers,
+        gated=False,
+        norm_weight=False,
+        embed_norm=True,
+        qkv_bias=bias,
+        o_bias=bias,
+        logits_softcap=inputs.keys.optional_number("final_logit_softcapping", 15.0) or 0.0,
+        names={"up": "mlp.fc1", "down": "mlp.fc2"},
+    )
+    (angles,) = config.ropes
+    return replace(config, ropes=(replace(angles, inv_freq=-angles.inv_freq),))  # they turn the other way
+
+
 def bitnet(inputs: FamilyInputs) -> ModelConfig:
     """BitNet b1.58 2B4T: Llama with relu squared and norms before o and down (Wang et al. 2025, arXiv:2504.12285)."""
     inputs = inputs.with_defaults(
