@@ -35,13 +35,16 @@ def obstacle(config: ModelConfig) -> str:
     Every norm of the residual stream must be an RMSNorm directly before matrices, and what leaves the model are logits.
     """
     known = all(
-        type(layer.mixer) is Attention and not layer.mamba2 and type(layer.feed_forward) is FeedForward
+        type(layer.mixer) is Attention
+        and not (layer.mamba2 or layer.mixer.value_dim)
+        and type(layer.feed_forward) is FeedForward
         for layer in config.layers
     )
     obstacles = {
         "it has LayerNorms": config.layer_norm,
         "its norms do not stand directly before matrices": config.norm_placement != "pre" or not config.final_norm,
         "its norms replace the residual stream": config.norm_residual != "none",
+        "its norms have no weights, or one stands behind its embedding": config.embed_norm or not config.norm_weight,
         "norms stand before the last matrix of each half of its layers": config.sub_norm,
         "it adds tables to the embeddings": config.learned_positions or config.token_types > 0,
         "it has layers that are not attention and one feed-forward": not known,
