@@ -162,7 +162,7 @@ class Executor:
         [count]. layers.{i}.sinks [heads]. layers.{i}.scalar [1]. Of an embedding of each layer per_layer_norm [width]
         and layers.{i}.per_layer_norm.
         Of mixers with a state: layers.{i}.conv [channels * taps] and its .bias; of Mamba2 layers.{i}.{dt_bias,a_log,d}
-        [heads] and gate_norm [heads * head_dim].
+        [heads] and gate_norm [heads * head_dim]; of lightning attention gate_norm alone.
         input_norm goes before attention, post_attention_norm after it onto the residual, pre_mlp_norm before the MLP,
         post_mlp_norm after it: placement "pre" has input_norm and pre_mlp_norm, "post" post_attention_norm and
         post_mlp_norm, "sandwich" all four. q_norm and k_norm have head_dim values, or all heads' when qk_norm is full;

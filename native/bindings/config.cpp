@@ -132,6 +132,9 @@ LayerKind layer_of(const py::handle& layer) {
   const auto size = [&mixer](const char* field) { return mixer.attr(field).cast<int64_t>(); };
   if (mixer.is_none())
     kind.mixer = std::monostate{};
+  else if (py::hasattr(mixer, "slopes"))
+    kind.mixer = LightningKind{size("heads"), size("head_dim"), mixer.attr("slopes").cast<std::vector<float>>(),
+                               mixer.attr("norm_eps").cast<float>(), mixer.attr("out_scale").cast<float>()};
   else if (py::hasattr(mixer, "state_dim"))
     kind.mixer = mamba2_of(mixer);
   else if (py::hasattr(mixer, "key_heads"))

@@ -152,6 +152,11 @@ void check_layers(const Config& c) {
       in_range("width of a short convolution", conv->width, 2, 64);
     if (const auto* mamba = layer.mamba2()) check_mamba2(*mamba);
     if (const auto* delta = layer.mixer_as<GatedDeltaKind>()) check_delta(*delta);
+    if (const auto* own = layer.mixer_as<LightningKind>()) {
+      in_range("heads of lightning attention", own->heads, 1, 4096);
+      in_range("head_dim of lightning attention", own->head_dim, 1, 4096);
+      in_range("slopes of lightning attention", static_cast<int64_t>(own->slopes.size()), own->heads, own->heads);
+    }
     if (const auto* latent = layer.mixer_as<LatentKind>()) {
       check_latent(c, *latent);
       if (latent->indexer) check_indexer(c, *latent, &layer - c.layers.data());
@@ -259,6 +264,8 @@ StateShape Config::state(size_t layer) const {
             .channels = mamba->channels(),
             .heads = mamba->heads,
             .head_floats = state_floats(mamba->state_dim, mamba->head_dim)};
+  if (const auto* own = layers[layer].mixer_as<LightningKind>())
+    return {.heads = own->heads, .head_floats = state_floats(own->head_dim, own->head_dim)};
   if (const auto* delta = layers[layer].mixer_as<GatedDeltaKind>())
     return {.tail_rows = delta->width - 1,
             .channels = delta->channels(),

@@ -100,6 +100,15 @@ struct LatentKind {
   int64_t query_dim() const { return plain + rotary; }
 };
 
+// Lightning attention: Lightning of app/forearm/model/families/recurrences.py.
+struct LightningKind {
+  int64_t heads, head_dim;
+  std::vector<float> slopes;  // of each head; its state is multiplied with exp(-slope) by each token
+  float norm_eps, out_scale = 1.0f;
+
+  int64_t inner() const { return heads * head_dim; }
+};
+
 // What a mixer keeps of a sequence, however long it is: the last rows that its convolution read, and a matrix of each
 // head; float32.
 struct StateShape {
@@ -162,7 +171,7 @@ struct ExpertsKind {
 };
 
 struct LayerKind {
-  std::variant<AttentionKind, ShortConvKind, Mamba2Kind, GatedDeltaKind, LatentKind, std::monostate>
+  std::variant<AttentionKind, ShortConvKind, Mamba2Kind, GatedDeltaKind, LatentKind, LightningKind, std::monostate>
       mixer;                                    // the last: none
   std::optional<FeedForwardKind> feed_forward;  // of each expert, if there are experts; none: the mixer alone
   std::optional<ExpertsKind> experts = std::nullopt;

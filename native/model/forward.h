@@ -13,6 +13,7 @@
 #include "model/mixers/attention.h"
 #include "model/mixers/gated_delta.h"
 #include "model/mixers/latent_attention.h"
+#include "model/mixers/lightning.h"
 #include "model/mixers/mamba2.h"
 #include "model/mixers/short_conv.h"
 #include "model/partition.h"
@@ -54,6 +55,7 @@ class Forward {
   LatentAttention latent_attention_;
   ShortConv short_conv_;
   Mamba2 mamba2_;
+  Lightning lightning_;
   GatedDelta gated_delta_;
   FeedForward feed_forward_;
   Experts experts_;

@@ -109,6 +109,14 @@ struct DeltaColumns {
         end(d.gate_rank ? a + round_up(d.value_heads * d.key_dim, kPanel) : projected) {}
 };
 
+// The columns of lightning attention's two matrices, side by side: values at 0, keys, queries, and the gates.
+struct LightningColumns {
+  int64_t k, q, gate, end;
+
+  explicit LightningColumns(const LightningKind& kind)
+      : k(round_up(kind.inner(), kPanel)), q(2 * k), gate(3 * k), end(4 * k) {}
+};
+
 // The columns of latent attention's joint matrix: the queries or their latent, then the keys' latent with the rotated
 // key, then a gate of each head if there are gates.
 struct LatentColumns {

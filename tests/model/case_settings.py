@@ -346,6 +346,15 @@ ROWS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any], int
     ("nanochat-biases", "NanoChatConfig", {
         "attention_bias": True, "final_logit_softcapping": None, "num_hidden_layers": 3, "tie_word_embeddings": True,
     }),
+    # lightning attention; norms that replace the residual, which is multiplied
+    ("minimax", "MiniMaxConfig", {"intermediate_size": 40, "num_hidden_layers": 5, "block_size": 16}, 45, 64, 1),
+    ("minimax-factors", "MiniMaxConfig", {
+        "intermediate_size": 40, "num_hidden_layers": 4, "head_dim": 20, "num_experts_per_tok": 3, **{
+            f"{part}_alpha_factor": 3.5 for part in ("full_attn", "linear_attn", "mlp")
+        }, "full_attn_beta_factor": 0.8, "linear_attn_beta_factor": 1.3, "mlp_beta_factor": 0.9, "layer_types": [
+            "linear_attention", "linear_attention", "full_attention", "linear_attention",
+        ],
+    }),
     ("flex_olmo", "FlexOlmoConfig", {"num_experts_per_tok": 3, "intermediate_size": 40}),
     ("gpt_neox", "GPTNeoXConfig", {"hidden_size": 96, "intermediate_size": 100}),
     ("gpt_neox-in-turn", "GPTNeoXConfig", {

@@ -18,7 +18,7 @@ from tests.model.reference_sums import EXACT, Array, Positions, Rounding, linear
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.shards import Mapping, widened
 from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig
-from forearm.model.families.recurrences import GatedDelta, Mamba2, ShortConv
+from forearm.model.families.recurrences import GatedDelta, Lightning, Mamba2, ShortConv
 
 Kept = dict[int, tuple[Array, Array]]  # the keys and values of each layer
 
@@ -75,19 +75,19 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
             y = short_conv(layer.mixer, own, normed, rounding)
         elif isinstance(layer.mixer, GatedDelta):
             y = gated_delta(layer.mixer, own, normed, rounding, config.norm_eps)
+        elif isinstance(layer.mixer, Lightning):
+            y = layer.mixer.out_scale * lightning(layer.mixer, own, normed, rounding)
         elif isinstance(layer.mixer, LatentAttention):
             y, seen = latent_attention(config, layer.mixer, own, normed, positions, rounding, seen)
         elif isinstance(layer.mixer, Attention):
             y, kept[i] = attention(config, layer.mixer, own, normed, positions, rounding, kept)
-            y = layer.mixer.out_scale * y
         if layer.mamba2:
             y = y + layer.mamba2.out_scale * mamba2(layer.mamba2, own, normed, config.norm_eps, rounding)
         mixed = x + config.residual_scale * norm(config, own, "post_attention_norm", y, rounding)
         if config.alt_up:
             mixed = (mixed + laurel(config, own, normed, rounding)) / math.sqrt(2)
         normed = norm(config, own, "pre_mlp_norm", x if config.parallel_residual else mixed, rounding)
-        x = mixed
-        x = normed if config.norm_residual == "all" else x
+        x = normed if config.norm_residual == "all" else mixed
         if isinstance(layer.feed_forward, Experts) and layer.feed_forward.apart:
             y = experts_apart(config, layer.feed_forward, own, mixed, rounding)
         elif isinstance(layer.feed_forward, FeedForward):
@@ -178,7 +178,7 @@ def attention(
     mixed = mixed.reshape(len(x), -1)
     if config.sub_norm:
         mixed = norm(config, w, "attn_sub_norm", mixed, e)
-    return linear(mixed, w["o"], w.get("o.bias"), e), (k, v)
+    return layer.out_scale * linear(mixed, w["o"], w.get("o.bias"), e), (k, v)
 
 
 def growth(own: Attention | LatentAttention, positions: Array) -> Array:
@@ -382,6 +382,23 @@ def gated_delta(own: GatedDelta, w: dict[str, Array], x: Array, e: Rounding, eps
     z = linear(linear(x, w["delta_z_latent"], None, e) if own.gate_rank else x, w["delta_z"], None, e).reshape(v.shape)
     out = e.around(out * sigmoid(z) * (1 if own.by_channel else z), e.sums, 12)
     return linear(out.reshape(len(x), -1), w["delta_out"], None, e)
+
+
+def lightning(own: Lightning, w: dict[str, Array], x: Array, e: Rounding) -> Array:
+    """A state of each head, token by token, and the norm and gate behind it."""
+    v, k, q = (linear(x, w[f"lightning_{name}"], None, e) for name in "vkq")
+    v, k, q = (e.around(a * sigmoid(a), e.sums, 4).reshape(len(x), own.heads, -1) for a in (v, k, q))
+    decay = np.exp(-np.array(own.slopes, np.float64))[:, None, None]
+    state, out = np.zeros((own.heads, own.head_dim, own.head_dim)), np.zeros_like(v)
+    for t in range(len(x)):
+        state = e.around(decay * state + k[t][:, :, None] * v[t][:, None, :], e.sums, 3)
+        out[t] = np.einsum("hk,hkv->hv", q[t], state)
+        if e.sums:
+            out[t] = e.summed(out[t], np.einsum("hk,hkv->hv", q[t] ** 2, state**2), own.head_dim)
+    y = out.reshape(len(x), -1)
+    y = y / np.sqrt((y * y).mean(axis=-1, keepdims=True) + own.norm_eps) * w["gate_norm"]
+    y = e.around(y * sigmoid(linear(x, w["lightning_gate"], None, e)), e.sums, 12)
+    return linear(y, w["lightning_out"], None, e)
 
 
 def sigmoid(x: Array) -> Array:

@@ -16,7 +16,7 @@ from forearm.model.families.config import (
     ModelConfig,
     Rope,
 )
-from forearm.model.families.recurrences import AltUp, GatedDelta, Mamba2, ShortConv
+from forearm.model.families.recurrences import AltUp, GatedDelta, Lightning, Mamba2, ShortConv
 
 
 def rope(head_dim: int) -> Rope:
@@ -193,6 +193,16 @@ SHAPES = {
             Layer(Attention(0, heads=2 * LLAMA.kv_heads, sinks=True), FeedForward(176)),
             Layer(Attention(0, window=20, head_dim=36, value_dim=20, sinks=True), FeedForward(100)),
             Layer(Attention(0, heads=5 * LLAMA.kv_heads), FeedForward(100)),
+        ),
+    ),
+    "lightning": replace(
+        LLAMA,
+        norm_residual="all",
+        residual_scale=0.6,
+        layers=(
+            Layer(Lightning(5, 20, (0.9, 0.4, 0.1, 0.03, 1e-4)), Experts(40, count=12, active=3)),
+            Layer(Attention(0), Experts(40, count=12, active=3, renormalized=True)),
+            Layer(Lightning(3, 32, (2.0, 0.01, 0.5), out_scale=0.7), FeedForward(100)),
         ),
     ),
     "slopes": replace(

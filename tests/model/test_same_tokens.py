@@ -14,7 +14,7 @@ from forearm import _native
 from forearm.config.number_formats import DTypeName, KvDTypeName, WeightFormat
 from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig
 from forearm.model.families.matrices import matrices, uniform_formats
-from forearm.model.families.recurrences import GatedDelta, Mamba2, ShortConv
+from forearm.model.families.recurrences import GatedDelta, Lightning, Mamba2, ShortConv
 
 BLOCK = 32
 Floats = npt.NDArray[np.float32]
@@ -92,6 +92,8 @@ class Weights:
             self.vector(prefix + "a_log", mixer.value_heads, 0.0)
             self.vector(prefix + "dt_bias", mixer.decays, 0.0)
             self.vector(prefix + "gate_norm", mixer.value_dim, 1.0)
+        elif isinstance(mixer, Lightning):
+            self.vector(prefix + "gate_norm", mixer.inner, 1.0)
         elif isinstance(mixer, LatentAttention):
             self.latents(prefix, mixer)
         elif config.qk_norm != "none" and isinstance(mixer, Attention):

@@ -50,6 +50,7 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
       declare_convolution(i, conv->width, c.hidden, conv->bias);
     if (const auto* mamba = c.layers[i].mamba2()) declare_mamba2(i, *mamba);
     if (const auto* delta = c.layers[i].mixer_as<GatedDeltaKind>()) declare_delta(i, *delta);
+    if (const auto* own = c.layers[i].mixer_as<LightningKind>()) declare_lightning(i, *own);
   }
   if (c.distance_embeddings()) {
     declare_norm(c, "distance_norm", distance_norm_, c.hidden, c.layer_norm && c.norm_bias);
@@ -180,6 +181,13 @@ void Weights::declare_delta(size_t layer, const GatedDeltaKind& kind) {
   declare_vector(prefix + "dt_bias", own.dt_bias, decays, {decays, {}});
   declare_vector(prefix + "a_log", own.a_log, kind.value_heads, {kind.value_heads, {}});
   declare_vector(prefix + "gate_norm", own.norm, kind.value_dim, {kind.value_dim, {}});
+}
+
+void Weights::declare_lightning(size_t layer, const LightningKind& kind) {
+  Recurrence& own = recurrences_[layer];
+  for (const float slope : kind.slopes) own.a_log.push_back(std::log(slope));
+  own.d.resize(kind.slopes.size());
+  declare_vector("layers." + std::to_string(layer) + ".gate_norm", own.norm, kind.inner(), {kind.inner(), {}});
 }
 
 void Weights::declare_norm(const Config& c, const std::string& name, Norm& norm, int64_t n, bool with_bias) {

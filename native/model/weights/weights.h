@@ -49,7 +49,7 @@ struct Convolution {
 
 // The vectors of a recurrence and of the norm behind it (Mamba2Task, DeltaGatesTask, GatedNormTask).
 struct Recurrence {
-  std::vector<float> dt_bias, a_log, d;  // [heads]; d of Mamba2 alone
+  std::vector<float> dt_bias, a_log, d;  // [heads]; d of Mamba2 and, zeros, lightning attention alone
   std::vector<float> norm;
 };
 
@@ -152,6 +152,7 @@ class Weights {
   void declare_convolution(size_t layer, int64_t width, int64_t channels, bool bias);
   void declare_mamba2(size_t layer, const Mamba2Kind& kind);
   void declare_delta(size_t layer, const GatedDeltaKind& kind);
+  void declare_lightning(size_t layer, const LightningKind& kind);
   void declare_norm(const Config& config, const std::string& name, Norm& norm, int64_t n, bool with_bias);
   void declare_vector(const std::string& name, std::vector<float>& values, int64_t padded, Place place);
   void place_matrices();

@@ -13,7 +13,7 @@ from forearm.errors import ConfigError
 from forearm.model.families.config import Attention, Experts, FeedForward, Indexer, LatentAttention, ModelConfig
 from forearm.model.families.families import read_config
 from forearm.model.families.matrices import matrices
-from forearm.model.families.recurrences import GatedDelta
+from forearm.model.families.recurrences import GatedDelta, Lightning
 
 _MINIMAX_M2: dict[str, Any] = {
     "architectures": ["MiniMaxM2ForCausalLM"], "attention_dropout": 0.0, "head_dim": 128, "hidden_act": "silu",
@@ -183,6 +183,37 @@ def test_mimo_has_values_narrower_than_keys_and_windows_with_sinks(tmp_path: Pat
     assert by_name["layers.1.o"].k == 64 * 128
 
 
+_MINIMAX_TEXT_01: dict[str, Any] = {
+    "architectures": ["MiniMaxForCausalLM"], "attention_dropout": 0.0, "block_size": 256,
+    **{f"{part}_alpha_factor": 3.5565588200778455 for part in ("full_attn", "linear_attn", "mlp")},
+    **{f"{part}_beta_factor": 1.0 for part in ("full_attn", "linear_attn", "mlp")}, "head_dim": 128,
+    "hidden_act": "silu", "hidden_size": 6144, "initializer_range": 0.02, "intermediate_size": 9216, "layer_types": [
+        "full_attention" if i % 8 == 7 else "linear_attention" for i in range(80)
+    ], "max_position_embeddings": 10240000, "model_type": "minimax", "num_attention_heads": 64,
+    "num_experts_per_tok": 2, "num_hidden_layers": 80, "num_key_value_heads": 8, "num_local_experts": 32,
+    "output_router_logits": False, "rms_norm_eps": 1e-05, "rope_theta": 10000000, "rotary_dim": 64,
+    "router_aux_loss_coef": 0.001, "router_jitter_noise": 0.0, "sliding_window": None, "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16", "use_cache": True, "vocab_size": 200064,
+}  # fmt: skip
+
+
+def test_minimax_multiplies_the_residual_by_dividing_what_is_added(tmp_path: Path) -> None:
+    config = read_config(folder_of(tmp_path, _MINIMAX_TEXT_01))
+
+    first, last = config.layers[0].mixer, config.layers[78].mixer
+    assert isinstance(first, Lightning)
+    assert isinstance(last, Lightning)
+    assert (first.heads, first.head_dim, first.norm_eps) == (64, 128, 1e-6)
+    assert first.slopes[0] == pytest.approx(2.0**-0.125 * (1 + 1e-5))
+    assert last.slopes[63] == pytest.approx(2.0**-8 * (1 - 78 / (79 + 1e-5) + 1e-5))
+    assert config.layers[7].mixer == Attention(0)
+    assert config.layers[0].feed_forward == Experts(9216, count=32, active=2, renormalized=True)
+    assert (config.norm_residual, len(config.ropes[0].inv_freq), config.has_states) == ("all", 32, True)
+    alpha = 3.5565588200778455
+    assert (config.residual_scale, config.embedding_scale) == (1 / alpha, 1 / alpha)
+    assert config.norm_eps == 1e-5 / alpha**2
+
+
 _AXK1: dict[str, Any] = {  # the values of transformers' class, whose source is A.X K1
     "architectures": ["AXK1ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 163691,
     "eos_token_id": 163691, "first_k_dense_replace": 1, "hidden_act": "silu", "hidden_size": 7168,
@@ -227,6 +258,12 @@ def test_nanochat_turns_queries_and_keys_the_other_way(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("published", "changes", "said"),
     [
+        (_MINIMAX_TEXT_01, {"mlp_alpha_factor": 2.0}, "mlp_alpha_factor = 2.0; it should be that of both kinds"),
+        (
+            _MINIMAX_TEXT_01,
+            {"layer_types": ["full_attention"]},
+            "a list of 80 times full_attention or linear_attention",
+        ),
         (_LING_3, {"kda_lower_bound": 0.0}, "kda_lower_bound = 0.0; it should be more than -80, and less than 0"),
         (_LING_3, {"layer_group_size": 0}, "layer_group_size = 0; it should be at least 1"),
         (_LING_3, {"short_conv_kernel_size": 1}, "short_conv_kernel_size = 1; it should be 2 to 64"),

@@ -77,6 +77,10 @@ _CARRIED = (
     "rope_factors_long.weight",
     "rope_factors_short.weight",
     "attn_rot_embd.weight",
+    "self_attn.slope_rate",  # of lightning attention, which follow from the number of heads
+    "self_attn.query_decay",
+    "self_attn.key_decay",
+    "self_attn.diagonal_decay",
 )
 # Cosmos 3's eyes, which stand beside the model: beginnings of names.
 _BESIDE = ("blocks.", "merger.", "patch_embed.", "pos_embed.", "deepstack_merger_list.")

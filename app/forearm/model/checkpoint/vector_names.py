@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig
-from forearm.model.families.recurrences import AltUp, GatedDelta, Mamba2, ShortConv
+from forearm.model.families.recurrences import AltUp, GatedDelta, Lightning, Mamba2, ShortConv
 
 # Executor's name (_native.pyi) -> Llama's name. ModelConfig.names overrides entries, for all layers or for a single one
 # ("layers.0.input_norm", whose value is the name without the layers' prefix). "layers.3" is the name of layer 3 as a
@@ -67,12 +67,8 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
             own = config.names.get(f"{layer}.{norm}")
             there = f"{at}.{names[norm]}" if own is None else f"{prefix}{own}"
             yield from norm_vectors(f"{layer}.{norm}", there, config.hidden, biases)
-        if config.qk_norm != "none" and isinstance(mixer, Attention):
+        if isinstance(mixer, Attention):
             yield from _head_norms(config, mixer, layer, at)
-        if config.sub_norm and isinstance(mixer, Attention):
-            heads, _, head_dim = config.heads_of(mixer)
-            there = f"{at}.{names['attn_sub_norm']}"
-            yield from norm_vectors(f"{layer}.attn_sub_norm", there, heads * head_dim, False)
         if isinstance(mixer, LatentAttention):
             yield from _latent(layer, at, config.names, mixer)
         yield from _feed_forward(config, layer, at, names, feed_forward)
@@ -85,6 +81,8 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
                 yield TensorPart(f"{layer}.conv.bias", f"{taps}.bias", (config.hidden,))
         if mamba2 := own_layer.mamba2:
             yield from _recurrence(layer, at, names, names["mamba"], _mamba2(mamba2))
+        if isinstance(mixer, Lightning):
+            yield from norm_vectors(f"{layer}.gate_norm", f"{at}.self_attn.norm", mixer.inner, False)
         if isinstance(mixer, GatedDelta):
             apart = "recurrence.conv_q" in names
             yield from _recurrence(layer, at, names, names["delta"], _delta(mixer, apart))
@@ -201,8 +199,13 @@ def _latent(layer: str, at: str, names: Mapping[str, str], own: LatentAttention)
 
 
 def _head_norms(config: ModelConfig, mixer: Attention, layer: str, at: str) -> Iterator[TensorPart]:
-    """Yield the norms of a layer's queries, and of its keys if it has its own."""
+    """Yield the norms of a layer's queries, of its keys if it has its own, and of what o reads."""
     heads, kv_heads, head_dim = config.heads_of(mixer)
+    if config.sub_norm:
+        there = f"{at}.{(VECTORS | config.names)['attn_sub_norm']}"
+        yield from norm_vectors(f"{layer}.attn_sub_norm", there, heads * head_dim, False)
+    if config.qk_norm == "none":
+        return
     for norm, count in (("q_norm", heads), ("k_norm", kv_heads))[: 2 if mixer.shared_from is None else 1]:
         size = head_dim * (1 if config.qk_norm == "head" else count)
         yield from norm_vectors(f"{layer}.{norm}", f"{at}.{(VECTORS | config.names)[norm]}", size, False, count)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from forearm.config.number_formats import DTypeName
-from forearm.model.families.recurrences import AltUp, GatedDelta, Mamba2, ShortConv
+from forearm.model.families.recurrences import AltUp, GatedDelta, Lightning, Mamba2, ShortConv
 
 if TYPE_CHECKING:
     from forearm.array_types import Float32Array
@@ -97,7 +97,7 @@ class LatentAttention:
     indexer: Indexer | None = None
 
 
-Mixer = Attention | ShortConv | Mamba2 | GatedDelta | LatentAttention
+Mixer = Attention | ShortConv | Mamba2 | GatedDelta | LatentAttention | Lightning
 
 
 @dataclass(frozen=True)
@@ -308,4 +308,4 @@ class ModelConfig:
     @property
     def has_states(self) -> bool:
         """True if a layer keeps a state of each sequence, which is of one position alone, beside keys and values."""
-        return any(layer.mamba2 or isinstance(layer.mixer, ShortConv | GatedDelta) for layer in self.layers)
+        return any(layer.mamba2 or isinstance(layer.mixer, ShortConv | GatedDelta | Lightning) for layer in self.layers)

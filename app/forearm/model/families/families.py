@@ -221,6 +221,7 @@ FAMILIES: dict[str, Family] = {
     "gemma4_unified": gemma.gemma4_unified,
     "phi4_multimodal": llama_like.phi3,
     "minimax_m2": mixtures.minimax_m2,
+    "minimax": hybrid.minimax,
     "hunyuan_v1_moe": mixtures.hunyuan_moe,
     "hy_v3": mixtures.hy_v3,
     "dots1": mixtures.dots1,

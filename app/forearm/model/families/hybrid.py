@@ -7,8 +7,8 @@ from typing import Any
 
 from forearm.model.families.config import Attention, Experts, FeedForward, Mixer, ModelConfig
 from forearm.model.families.decoder import FamilyInputs, activation, decoder, ropes_by_layer_type
-from forearm.model.families.experts import sparse_layers
-from forearm.model.families.recurrences import GatedDelta, ShortConv
+from forearm.model.families.experts import MIXTRAL_NAMES, routed, sparse_layers
+from forearm.model.families.recurrences import GatedDelta, Lightning, ShortConv
 from forearm.model.families.switches import FULL, SLIDING
 
 _CONV, LINEAR = "conv", "linear_attention"
@@ -212,6 +212,48 @@ def gated_delta(inputs: FamilyInputs) -> GatedDelta:
     if delta.value_heads % delta.key_heads:
         raise keys.wrong("linear_num_value_heads", f"a multiple of linear_num_key_heads ({delta.key_heads})")
     return delta
+
+
+def minimax(inputs: FamilyInputs) -> ModelConfig:
+    """MiniMax-Text-01 and M1: lightning attention, some layers of softmax attention; norms replace the residual."""
+    inputs = inputs.with_defaults(
+        num_local_experts=8, num_experts_per_tok=2, num_key_value_heads=8, rms_norm_eps=1e-5, rope_theta=1e6,
+        max_position_embeddings=131072,
+    )  # fmt: skip
+    keys, layers = inputs.keys, inputs.layers
+    heads = keys.integer("num_attention_heads")
+    head_dim = keys.integer("head_dim", keys.integer("hidden_size") // max(heads, 1))
+    alphas, betas = (
+        [keys.positive(f"{part}_{factor}_factor", 1.0) for part in ("full_attn", "linear_attn", "mlp")]
+        for factor in ("alpha", "beta")
+    )
+    if len(set(alphas)) > 1:
+        raise keys.wrong("mlp_alpha_factor", "that of both kinds of attention: no others are computed")
+    if not 1 <= heads <= 4096 or not 1 <= head_dim <= 4096:
+        raise keys.wrong("head_dim", "1 to 4096, of 1 to 4096 heads")
+    keys.get("block_size")  # marks it as read: it changes no result
+    alpha = alphas[0]  # of what is added up: norms follow it, so the other part is divided by it, and so is epsilon
+    rotated = keys.optional_integer("rotary_dim")
+    if rotated is not None:
+        inputs = inputs.with_defaults(partial_rotary_factor=rotated / head_dim)
+    kinds = kinds_of(inputs, [LINEAR if i % 2 else FULL for i in range(layers)], LINEAR)
+    full = Attention(0, window=keys.optional_integer("sliding_window") or 0, out_scale=betas[0])
+    late = [1 - i / (layers - 1 + 1e-5) + 1e-5 for i in range(layers)]
+    slopes = [tuple(2.0 ** (-8 * (h + 1) / heads) * factor for h in range(heads)) for factor in late]
+    linear = [Lightning(heads, head_dim, own, out_scale=betas[1]) for own in slopes]
+    experts = routed(inputs, "num_local_experts", "intermediate_size", True, scale=betas[2])
+    qkv = {n: f"self_attn.qkv_proj[{i * head_dim}:{head_dim}:{3 * head_dim}]" for i, n in enumerate("qkv")}
+    return decoder(
+        inputs,
+        mixers=[full if kind == FULL else own for kind, own in zip(kinds, linear, strict=True)],
+        feed_forwards=[experts] * layers,
+        partial=True,
+        norm_residual="all",
+        norm_eps=keys.number("rms_norm_eps") / alpha**2,
+        embedding_scale=1 / alpha,
+        residual_scale=1 / alpha,
+        names=MIXTRAL_NAMES | {f"lightning_{n}": stored for n, stored in qkv.items()},
+    )
 
 
 def kinds_of(inputs: FamilyInputs, default: list[str], other: str) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from forearm.config.number_formats import WeightFormat
 from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, Mixer, ModelConfig
-from forearm.model.families.recurrences import Mamba2, ShortConv
+from forearm.model.families.recurrences import Lightning, Mamba2, ShortConv
 
 # embedding, table: rows are looked up; a tied head multiplies with the embedding. head: gives the logits.
 # *_in: multiplied with the normed residual. mixer_inner: multiplied with rows that the mixer has made of these.
@@ -179,6 +179,10 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str) -> Iterator[MatrixSpec]:
         yield _single(f"{at}conv_out", "conv.out_proj", width, width, "mixer_out", own.bias)
     elif isinstance(own, LatentAttention):
         yield from _latent(config, own, at)
+    elif isinstance(own, Lightning):
+        yield joint("lightning_in", [(f"lightning_{n}", "self_attn.qkv_proj", own.inner) for n in "vkq"], "mixer_in")
+        yield _single(f"{at}lightning_gate", "self_attn.output_gate", own.inner, width, "mixer_in")
+        yield _single(f"{at}lightning_out", "self_attn.out_proj", width, own.inner, "mixer_out")
     elif isinstance(own, Mamba2):
         sizes = (("z", own.inner), ("xbc", own.channels), ("dt", own.heads))
         rows = [(f"mamba_{name}", "mamba.in_proj", count) for name, count in sizes]
@@ -190,11 +194,8 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str) -> Iterator[MatrixSpec]:
         of = "_latent" if rank else ""  # gates of channels are made of latents
         rows = [(f"delta_{name}", "linear_attn.in_proj_qkv", r) for name, r in (("q", key), ("k", key), ("v", value))]
         yield joint("delta_in", [*rows, (f"delta_z{of}", "linear_attn.in_proj_z", rank or value)], "mixer_in")
-        gates = (
-            ("delta_b", "linear_attn.in_proj_b", values),
-            (f"delta_a{of}", "linear_attn.in_proj_a", rank or own.decays),
-        )
-        yield joint("delta_gates", gates, "router")
+        forgets = (f"delta_a{of}", "linear_attn.in_proj_a", rank or own.decays)
+        yield joint("delta_gates", [("delta_b", "linear_attn.in_proj_b", values), forgets], "router")
         if rank:
             yield _single(f"{at}delta_z", "linear_attn.z_up_proj", value, rank, "mixer_inner")
             yield _single(f"{at}delta_a", "linear_attn.a_up_proj", own.decays, rank, "router")

@@ -90,6 +90,27 @@ class GatedDelta:
 
 
 @dataclass(frozen=True)
+class Lightning:
+    """A mixer: lightning attention (Qin et al. 2024, arXiv:2405.17381; MiniMax-Text-01).
+
+    A token multiplies a head's state [head_dim, head_dim] with exp(-slope), adds k v^T, and reads it with q; q, k and v
+    are silu of linear functions of the token. Results are normalized over all heads, with an epsilon of their own, and
+    multiplied with the sigmoid of a linear function. out_scale: multiplies what is added to the residual.
+    """
+
+    heads: int
+    head_dim: int
+    slopes: tuple[float, ...]
+    norm_eps: float = 1e-6
+    out_scale: float = 1.0
+
+    @property
+    def inner(self) -> int:
+        """Return the width of q, k, v and the gates."""
+        return self.heads * self.head_dim
+
+
+@dataclass(frozen=True)
 class ShortConv:
     """A mixer: c * convolution(b * x), where b, c and x are linear functions of a token (LFM2).
 
