@@ -232,8 +232,8 @@ enum class Gate : int32_t { none, sigmoid, softplus };
 //   add         out[m, n] += scale * v, fused             (out is f32_rows: the residual stream)
 //   activate    out[m, n]  = activation(v)
 //   gated       panels alternate gate, up (panel 2p is gate, 2p + 1 is up of columns 16p .. 16p + 15):
-//               out[m, 16p + i] = activation(scale * gate_v) * up_v;  n counts packed columns, so slices are multiples
-//               of 32
+//               out[m, 16p + i] = activation(min(limit, scale * gate_v)) * max(-limit, min(limit, up_v));  n counts
+//               packed columns, so slices are multiples of 32
 //   softcap     out[m, n]  = softcap * tanh(scale * v / softcap)
 enum class Epilogue : int32_t { store, add, activate, gated, softcap };
 
@@ -256,7 +256,8 @@ struct GemmTask {
   float softcap;
   Operand out;    // a float form; what follows quantizes to i8 forms
   void* scratch;  // gemm_scratch_bytes(k) of the calling thread's own memory, 64-byte aligned; null for float dtypes
-  const Xielu* xielu = nullptr;  // of that activation
+  const Xielu* xielu = nullptr;    // of that activation
+  float limit = __builtin_inff();  // of gated; not of swiglu_oai, which has its own
 };
 
 // out[r] = scale * W[tokens[r]] for a packed W [n, k]; out float [rows][out_stride]. Codes: w = fma(s, code, o).
@@ -367,14 +368,14 @@ struct RopeTask {
 //   latent, if not 0: only keys are stored, and the value of a token is the first `latent` numbers of its key
 //   (multi-head latent attention: DeepSeek-AI 2024, arXiv:2405.04434); `values` is null.
 //   value, if not 0: values are narrower than keys (MiMo-V2-Flash); their heads begin where wide ones would.
-//   by_token: keys of a block are rows [32 tokens][head_dim] that attention cannot multiply; gather_keys packs those
-//   that it is to see.
+//   by_token: keys of a block are rows [block_keys][head_dim] that attention cannot multiply; gather_keys packs those
+//   that it is to see. Fewer than 32, and as many scales, if a key stands for several tokens.
 constexpr DType key_dtype(DType kv) { return is_fp8(kv) ? DType::int8 : kv; }
 constexpr bool has_scales(DType kv) { return !is_float(kv); }
 // The code of a token's largest magnitude: of fp8 1.75 * 2^6, which E4M3 and E5M2 have and codes of int8 are as large.
 constexpr float cache_top(DType codes) { return is_fp8(codes) ? 112.0f : 127.0f; }
-constexpr int64_t kv_head_bytes(DType kv, int64_t head_dim) {
-  return kBlockTokens * (head_dim * dtype_bytes(kv) + (has_scales(kv) ? 4 : 0));
+constexpr int64_t kv_head_bytes(DType kv, int64_t head_dim, int64_t keys = kBlockTokens) {
+  return keys * (head_dim * dtype_bytes(kv) + (has_scales(kv) ? 4 : 0));
 }
 struct KvCache {
   char* keys;
@@ -386,6 +387,7 @@ struct KvCache {
   int64_t latent = 0;  // a multiple of 16, at most head_dim
   bool by_token = false;
   int64_t value = 0;  // numbers of a value, at most head_dim, unpadded; 0: those of a key
+  int64_t block_keys = kBlockTokens;
 
   int64_t value_dim() const { return latent ? latent : value ? (value + 15) / 16 * 16 : head_dim; }
 };
@@ -536,16 +538,16 @@ struct RowMax {
 
 // Chooses the experts of rows [row_begin, row_end) of a router's logits, float [rows][stride], `experts` of each.
 //   score       softmax: exp(logit - max) / sum, summed in 16 lanes as row_exp_sum does; sigmoid: of each logit.
-//               softmax_chosen: as softmax, of the chosen alone. sparse_mixer (Phi-3.5-MoE): 1 / sum of exp(logit - its
-//               own) over the experts not chosen before it that are nearer to it than 2 * jitter * max(|logit|, its
-//               own)
+//               sqrt_softplus: the root of its softplus. softmax_chosen: as softmax, of the chosen alone. sparse_mixer
+//               (Phi-3.5-MoE): 1 / sum of exp(logit - its own) over the experts not chosen before it that are nearer to
+//               it than 2 * jitter * max(|logit|, its own)
 //   correction  [experts], added to the scores to choose by, not to the weights; or null
 //   groups      if more than 1: only the `groups_kept` groups of experts / groups neighbours are chosen from whose
 //               `group_best` best, added best first, have the largest sums
 // The `active` best are chosen, best first, of equal ones the lowest: by the logits themselves where there is neither
 // correction nor group. A weight is the score; renormalized: divided by (the sum of the chosen, best first, +
 // sum_epsilon), as softmax_chosen always is; times `scale`. A row with a NaN chooses expert 0 again and again.
-enum class Score : int32_t { softmax, sigmoid, softmax_chosen, sparse_mixer };
+enum class Score : int32_t { softmax, sigmoid, softmax_chosen, sparse_mixer, sqrt_softplus };
 struct RouteTask {
   const float* logits;
   int64_t stride;

@@ -16,7 +16,11 @@ def softmax(x: Doubles) -> Doubles:
     return np.asarray(terms / terms.sum(axis=-1, keepdims=True))
 
 
-SCORES = {"softmax": softmax, "sigmoid": lambda x: 1 / (1 + np.exp(-x))}
+SCORES = {
+    "softmax": softmax,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "sqrt_softplus": lambda x: np.sqrt(np.logaddexp(0, x)),
+}
 
 
 def best(x: Doubles, count: int) -> np.ndarray:

@@ -55,7 +55,7 @@ inline void gather_keys(const GatherTask& t) {
     const int64_t token = (t.chosen ? t.chosen[i] : i) % kBlockTokens;
     const char* codes = from - token * bytes;
     reinterpret_cast<float*>(block + kBlockTokens * bytes)[column] =
-        reinterpret_cast<const float*>(codes + kBlockTokens * bytes)[token];
+        reinterpret_cast<const float*>(codes + t.from.block_keys * bytes)[token];
   }
 }
 

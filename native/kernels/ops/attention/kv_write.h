@@ -41,6 +41,7 @@ struct KvSlot {
   DType dtype;
   int64_t token, dim, quantum;
   bool by_token = false;  // KvCache's
+  int64_t block_keys = kBlockTokens;
 };
 
 // Elements first .. first + lanes of the key of one token: column `token` of W [32, head_dim], so k runs over them.
@@ -72,7 +73,7 @@ inline void write_row(const KvSlot& slot, const float* x, int64_t head_dim, bool
   if (has_scales(slot.dtype)) {
     const float largest = largest_magnitude(InPlace{x}, 0, head_dim);
     inverse = inverse_of(largest, cache_top(slot.dtype));
-    reinterpret_cast<float*>(slot.block + kBlockTokens * slot.dim)[slot.token] = largest / cache_top(slot.dtype);
+    reinterpret_cast<float*>(slot.block + slot.block_keys * slot.dim)[slot.token] = largest / cache_top(slot.dtype);
   }
   for_columns(head_dim, [&](int64_t at, int64_t lanes) {
     const KvElements e = narrow(load_lanes(x + at, lanes), slot.dtype, inverse);
@@ -153,7 +154,7 @@ inline void write_kv(const KvWriteTask& t) {
                        t.slots[row + kPanel - 1] == slot + kPanel - 1;
     count = is_float(dtype) && whole ? kPanel : 1;
     const auto write = [&](char* block, DType narrow, const float* from, int64_t dim, bool is_key) {
-      const KvSlot to{block + at, narrow, token, t.cache.head_dim, quantum, t.cache.by_token};
+      const KvSlot to{block + at, narrow, token, t.cache.head_dim, quantum, t.cache.by_token, t.cache.block_keys};
       if (count == 1) return write_row(to, from + row * t.stride, dim, is_key);
       const auto halves = dtype == DType::f16 ? write_panel<uint16_t, kF16> : write_panel<uint16_t, kBf16>;
       const auto panel = dtype == DType::f32 ? write_panel<float, mma_layout(DType::f32).quantum> : halves;

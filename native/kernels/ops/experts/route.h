@@ -1,9 +1,12 @@
 // The choice of a token's experts from a router's logits, and their weights.
 #pragma once
+#include <math.h>
+
 #include "kernels/kernels.h"
 #include "kernels/ops/rows/activation.h"
 #include "kernels/ops/rows/lanes.h"
 #include "kernels/ops/rows/logits.h"
+#include "kernels/simd/math.h"
 
 namespace forearm {
 namespace {
@@ -15,6 +18,13 @@ inline void score_experts(const RouteTask& t, const float* logits, float* scores
     return for_columns(t.experts, [&](int64_t i, int64_t lanes) {
       store_lanes(scores + i, sigmoid(load_lanes(logits + i, lanes)), lanes);
     });
+  if (t.score == Score::sqrt_softplus) {
+    for_columns(t.experts, [&](int64_t i, int64_t lanes) {
+      store_lanes(scores + i, softplus(load_lanes(logits + i, lanes)), lanes);
+    });
+    for (int64_t i = 0; i < t.experts; ++i) scores[i] = sqrtf(scores[i]);
+    return;
+  }
   if (t.score != Score::softmax) {
     __builtin_memcpy(scores, logits, static_cast<uint64_t>(t.experts) * 4);
     return;
