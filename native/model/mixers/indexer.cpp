@@ -24,6 +24,18 @@ uint32_t ordered(float x) {
 
 }  // namespace
 
+void choose_largest(const float* scores, int64_t count, int64_t chosen, float* room, int32_t* out) {
+  auto* copy = reinterpret_cast<uint32_t*>(room);
+  for (int64_t i = 0; i < count; ++i) copy[i] = ordered(scores[i]);
+  std::nth_element(copy, copy + chosen - 1, copy + count, std::greater<>());
+  const uint32_t least = copy[chosen - 1];
+  int64_t equal = chosen - std::count_if(copy, copy + chosen, [least](uint32_t x) { return x > least; });
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t own = ordered(scores[i]);
+    if (own > least || (own == least && equal-- > 0)) *out++ = static_cast<int32_t>(i);
+  }
+}
+
 int64_t Indexer::scratch_floats(const Config& c, const Limits& limits) {
   const LatentKind* latent = c.latent();
   if (!latent || !latent->indexer || limits.max_model_len <= latent->indexer->chosen) return 0;
@@ -76,15 +88,10 @@ void Indexer::store_keys(const StepWalk& w, size_t layer) {
                          0, step_.scratch.slots + rows.begin});
 }
 
-// Other rows of the same form take the place of those that are ready, so no member may still multiply with these.
 void Indexer::project_queries(StepWalk& w, size_t layer, const Matrix& before, const Operand& ready) {
   const Linear& q = *layers_[layer].q;
-  const Format &one = before.format, &other = q.matrix.format;
-  const bool same_form = q.matrix.form() == before.form();
-  if (same_form && one.group == other.group && one.turned == other.turned && !one.ordered && !other.ordered)
-    return step_.multiply(w, q, ready, step_.scratch.index_queries);
-  if (same_form) step_.barrier(w);
-  step_.multiply(w, q, step_.output(w, step_.scratch.inner, q.matrix), step_.scratch.index_queries);
+  const Operand rows = step_.output_again(w, step_.scratch.inner, q.matrix, before, ready);
+  step_.multiply(w, q, rows, step_.scratch.index_queries);
 }
 
 // Rotates the first numbers of each head.
@@ -119,7 +126,9 @@ void Indexer::choose(const StepWalk& w, size_t layer) {
     }
     step_.barrier(w);
     const Range own = share(rows, 1, w.member, step_.pool.threads());
-    for (int64_t i = own.begin; i < own.end; ++i) choose_row(w.member, row_at(i), scores_of(i));
+    for (int64_t i = own.begin; i < own.end; ++i)
+      choose_largest(scores_of(i), step_.batch().position[row_at(i).row] + 1, kind(layer).indexer->chosen,
+                     s.mixer(w.member), s.chosen_keys(row_at(i).row));
     step_.barrier(w);
   }
 }
@@ -134,21 +143,6 @@ void Indexer::score(int member, size_t layer, const LongRow& row, float* scores,
        static_cast<const float*>(s.index_queries.data) + row.row * s.index_queries.stride,
        static_cast<const float*>(s.index_in.data) + row.row * s.index_in.stride + IndexColumns(own).weights, own.heads,
        own.head_dim, keys.begin, end, scores, s.attend(member)});
-}
-
-// Keeps the keys with the largest scores, ascending; of equal scores at the border the first ones.
-void Indexer::choose_row(int member, const LongRow& row, const float* scores) const {
-  const int64_t keys = step_.batch().position[row.row] + 1, chosen = step_.config.latent()->indexer->chosen;
-  auto* copy = reinterpret_cast<uint32_t*>(step_.scratch.mixer(member));
-  for (int64_t i = 0; i < keys; ++i) copy[i] = ordered(scores[i]);
-  std::nth_element(copy, copy + chosen - 1, copy + keys, std::greater<>());
-  const uint32_t least = copy[chosen - 1];
-  int64_t equal = chosen - std::count_if(copy, copy + chosen, [least](uint32_t x) { return x > least; });
-  int32_t* out = step_.scratch.chosen_keys(row.row);
-  for (int64_t i = 0; i < keys; ++i) {
-    const uint32_t own = ordered(scores[i]);
-    if (own > least || (own == least && equal-- > 0)) *out++ = static_cast<int32_t>(i);
-  }
 }
 
 }  // namespace forearm

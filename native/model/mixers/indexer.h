@@ -12,6 +12,10 @@
 
 namespace forearm {
 
+// Writes the indices of the `chosen` largest of `count` scores, ascending; of equal scores at the border the first
+// ones. room: [count].
+void choose_largest(const float* scores, int64_t count, int64_t chosen, float* room, int32_t* out);
+
 class Indexer {
  public:
   // Phases handed out task by task: of its rows twice, and two multiplications.
@@ -51,7 +55,6 @@ class Indexer {
 
   void rotate(const LatentKind& kind, float* x, int64_t stride, int64_t heads, Range rows) const;
   void score(int member, size_t layer, const LongRow& row, float* scores, Range keys) const;
-  void choose_row(int member, const LongRow& row, const float* scores) const;
 
   const Weights& weights_;
   const KvBlocks& kv_;

@@ -5,24 +5,13 @@
 
 #include "model/mixers/paged_attention.h"
 #include "model/step/multiply.h"
+#include "model/step/multiply_heads.h"
 
 namespace forearm {
 namespace {
 
 // The epsilon of the norms of latents in transformers' classes, whatever rms_norm_eps the config has.
 constexpr float kLatentEps = 1e-6f;
-// Columns of a head's matrix that are multiplied at once.
-constexpr int64_t kHeadColumns = 16 * kPanel;
-
-// The rows from `row` on and the columns from `column` on; of a form in pairs an even row and a multiple of 4.
-Operand from(Operand rows, int64_t row, int64_t column) {
-  const int64_t wide = rows.form == Form::bf16_pairs ? 2 : 1;
-  rows.data = static_cast<char*>(rows.data) + (row * rows.stride + wide * column) * form_bytes(rows.form);
-  return rows;
-}
-float* floats(const Operand& rows, int64_t row, int64_t column) {
-  return static_cast<float*>(from(rows, row, column).data);
-}
 
 }  // namespace
 
@@ -82,7 +71,7 @@ void LatentAttention::store_latents(const StepWalk& w, size_t layer) {
   const Operand& in = step_.scratch.mixer_in;
   const Range rows = step_.mine(w, w.rows);
   const auto normalize = [&](int64_t column, int64_t width, const Norm& norm, const Operand& out) {
-    step_.kernel.norm({floats(in, 0, column), in.stride, rows.begin, rows.end, width, norm.weight.data(), nullptr,
+    step_.kernel.norm({floats_at(in, 0, column), in.stride, rows.begin, rows.end, width, norm.weight.data(), nullptr,
                        kLatentEps, false, out});
   };
   if (k.q_rank) {
@@ -94,9 +83,9 @@ void LatentAttention::store_latents(const StepWalk& w, size_t layer) {
     }
   }
   const int64_t at = LatentColumns(k, config_).latent;
-  normalize(at, k.rank, norms.k, from(in, 0, at));
+  normalize(at, k.rank, norms.k, part_of(in, 0, at));
   rotate(k, in, at + k.rank, rows);
-  step_.kernel.write_kv({kv_.layer(static_cast<int64_t>(layer), 0), floats(in, rows.begin, at), nullptr, in.stride,
+  step_.kernel.write_kv({kv_.layer(static_cast<int64_t>(layer), 0), floats_at(in, rows.begin, at), nullptr, in.stride,
                          rows.size(), config_.head_dim, 0, step_.scratch.slots + rows.begin});
 }
 
@@ -105,7 +94,7 @@ void LatentAttention::rotate(const LatentKind& k, const Operand& x, int64_t colu
   if (!k.rope) return;
   const auto rope = static_cast<size_t>(*k.rope);
   const int64_t first = rows.begin * k.rotary / 2;
-  step_.kernel.rope({floats(x, rows.begin, column), x.stride, rows.size(), 1, k.rotary, k.rotary,
+  step_.kernel.rope({floats_at(x, rows.begin, column), x.stride, rows.size(), 1, k.rotary, k.rotary,
                      step_.scratch.cosines[rope] + first, step_.scratch.sines[rope] + first,
                      config_.ropes[rope].interleaved});
 }
@@ -118,60 +107,23 @@ void LatentAttention::project_queries(StepWalk& w, size_t layer) {
   step_.barrier(w);
 }
 
-// Calls piece(head, rows, columns) for pieces of all rows by all heads' matrices, handed out to the team.
-template <class Piece>
-void LatentAttention::each_head(StepWalk& w, const Linear& heads, const Piece& piece) {
-  const Matrix& matrix = heads.matrix;
-  const int64_t blocks = (w.rows + kHeadRows - 1) / kHeadRows;
-  const auto columns_of = [&](int rank) { return matrix.columns_of(step_.ranks.members(rank)); };
-  const auto pieces_of = [&](int rank) { return (columns_of(rank).size() + kHeadColumns - 1) / kHeadColumns; };
-  step_.hand_out(
-      w, [&](int rank) { return config_.heads * pieces_of(rank) * blocks; },
-      [&](int rank, int64_t i) {
-        const Range columns = columns_of(rank);
-        const int64_t pieces = pieces_of(rank), first = columns.begin + i % pieces * kHeadColumns;
-        const int64_t row = i / pieces % blocks * kHeadRows;
-        piece(i / pieces / blocks, Range{row, std::min(row + kHeadRows, w.rows)},
-              Range{first, std::min(first + kHeadColumns, columns.end)});
-      });
-  ++w.phase;
-}
-
-// out = in W^T of some columns of a head's matrix; in: `rows` rows of floats.
-void LatentAttention::multiply_head(int member, const Linear& heads, int64_t head, Range columns, const Operand& in,
-                                    int64_t rows, const Operand& out) const {
-  const Matrix& matrix = heads.matrix;
-  GemmTask task{};
-  task.a = step_.scratch.by_head.own[static_cast<size_t>(member)].operand(matrix);
-  step_.kernel.quantize({static_cast<const float*>(in.data), in.stride, 0, rows, matrix.k, nullptr, task.a});
-  task.row_end = rows;
-  task.w = matrix.weights(head);
-  task.n_begin = columns.begin;
-  task.n_end = columns.end;
-  task.epilogue = Epilogue::store;
-  task.scale = 1.0f;
-  task.out = out;
-  task.scratch = step_.scratch.gemm(member);
-  step_.kernel.gemm(task);
-}
-
 // Multiplies the plain part of each head's query with W_K, and appends the rotated part.
 void LatentAttention::absorb(StepWalk& w, size_t layer) {
   const LatentKind& k = kind(layer);
   const Operand& queries = k.q_rank ? step_.scratch.queries : step_.scratch.mixer_in;
   const Operand& absorbed = step_.scratch.absorbed;
-  each_head(w, *layers_[layer].k_up, [&](int64_t head, Range rows, Range columns) {
+  each_head(w, step_, layers_[layer].k_up->matrix, [&](int64_t head, Range rows, Range columns) {
     const int64_t from_column = head * k.query_dim(), to = head * config_.head_dim;
-    multiply_head(w.member, *layers_[layer].k_up, head, columns, from(queries, rows.begin, from_column), rows.size(),
-                  from(absorbed, rows.begin, to));
+    multiply_head(w.member, step_, layers_[layer].k_up->matrix, head, columns,
+                  part_of(queries, rows.begin, from_column), rows.size(), part_of(absorbed, rows.begin, to));
     if (columns.begin > 0) return;
     rotate(k, queries, from_column + k.plain, rows);
-    const float* rotated = floats(queries, rows.begin, from_column + k.plain);
+    const float* rotated = floats_at(queries, rows.begin, from_column + k.plain);
     for (int64_t r = 0; r < rows.size(); ++r)
-      std::copy_n(rotated + r * queries.stride, k.rotary, floats(absorbed, rows.begin + r, to + k.rank));
+      std::copy_n(rotated + r * queries.stride, k.rotary, floats_at(absorbed, rows.begin + r, to + k.rank));
     for (int64_t r = rows.begin; r < rows.end && config_.attention_gate != Gate::none; ++r)
-      *floats(absorbed, r, config_.heads * config_.head_dim + head) =
-          *floats(step_.scratch.mixer_in, r, LatentColumns(k, config_).gate + head);
+      *floats_at(absorbed, r, config_.heads * config_.head_dim + head) =
+          *floats_at(step_.scratch.mixer_in, r, LatentColumns(k, config_).gate + head);
   });
 }
 
@@ -180,14 +132,14 @@ void LatentAttention::grow(const StepWalk& w, const LatentKind& k) const {
   const Range rows = step_.mine(w, w.rows);
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const float factor = Attention::query_factor(k.query_growth, step_.batch().position[r], k.query_positions);
-    float* x = floats(step_.scratch.absorbed, r, 0);
+    float* x = floats_at(step_.scratch.absorbed, r, 0);
     for (int64_t i = 0; i < config_.heads * config_.head_dim && factor != 1.0f; ++i) x[i] *= factor;
   }
 }
 
 void LatentAttention::attend(StepWalk& w, size_t layer) {
   AttendTask task{};
-  task.q = floats(step_.scratch.absorbed, 0, 0);
+  task.q = floats_at(step_.scratch.absorbed, 0, 0);
   task.q_stride = step_.scratch.absorbed.stride;
   task.scale = config_.attention_scale;
   if (config_.attention_gate != Gate::none) task.gate = task.q + config_.heads * config_.head_dim;
@@ -201,10 +153,10 @@ void LatentAttention::attend(StepWalk& w, size_t layer) {
 void LatentAttention::weigh(StepWalk& w, size_t layer) {
   const LatentKind& k = kind(layer);
   const Operand out = step_.scratch.mixed.target(layers_[layer].o->matrix);
-  each_head(w, *layers_[layer].v_up, [&](int64_t head, Range rows, Range columns) {
-    multiply_head(w.member, *layers_[layer].v_up, head, columns,
-                  from(step_.scratch.attended, rows.begin, head * k.rank), rows.size(),
-                  from(out, rows.begin, head * k.value));
+  each_head(w, step_, layers_[layer].v_up->matrix, [&](int64_t head, Range rows, Range columns) {
+    multiply_head(w.member, step_, layers_[layer].v_up->matrix, head, columns,
+                  part_of(step_.scratch.attended, rows.begin, head * k.rank), rows.size(),
+                  part_of(out, rows.begin, head * k.value));
   });
 }
 

@@ -54,10 +54,6 @@ class LatentAttention {
   void grow(const StepWalk& w, const LatentKind& k) const;
   void attend(StepWalk& w, size_t layer);
   void weigh(StepWalk& w, size_t layer);
-  template <class Piece>
-  void each_head(StepWalk& w, const Linear& heads, const Piece& piece);
-  void multiply_head(int member, const Linear& heads, int64_t head, Range columns, const Operand& in, int64_t rows,
-                     const Operand& out) const;
 
   const Config& config_;
   const Weights& weights_;

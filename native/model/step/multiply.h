@@ -28,20 +28,6 @@ void Step::multiply(StepWalk& w, const Linear& linear, GemmTask task, const Done
   ++w.phase;
 }
 
-inline void Step::multiply(StepWalk& w, const Linear& linear, const GemmTask& task) {
-  multiply(w, linear, task, [](Range, int64_t, Range) {});
-}
-
-inline void Step::multiply(StepWalk& w, const Linear& linear, const Operand& rows, const Operand& out) {
-  GemmTask task{};
-  task.a = rows;
-  task.row_end = w.rows;
-  task.epilogue = Epilogue::store;
-  task.scale = 1.0f;
-  task.out = out;
-  multiply(w, linear, task);
-}
-
 template <class Count, class Work>
 void Step::take_own(const StepWalk& w, const Count& count, const Work& work) {
   const int64_t mates = ranks.members(ranks.of(w.member)).size();

@@ -15,6 +15,16 @@ Operand Step::output(StepWalk& w, const Site& site, const Matrix& matrix, const 
   return prepare(w, {site, site.raw, w.rows, nullptr, norm}, matrix);
 }
 
+Operand Step::output_again(StepWalk& w, const Site& site, const Matrix& matrix, const Matrix& before,
+                           const Operand& ready) {
+  const Format &one = before.format, &other = matrix.format;
+  const bool same_form = matrix.form() == before.form();
+  if (same_form && one.group == other.group && one.turned == other.turned && !one.ordered && !other.ordered)
+    return ready;
+  if (same_form) barrier(w);
+  return output(w, site, matrix);
+}
+
 // With few rows every member prepares its own copy and waits for no other; not if the residual changes, which must
 // happen only once.
 Operand Step::prepare(StepWalk& w, const Source& source, const Matrix& matrix) {

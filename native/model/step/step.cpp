@@ -2,10 +2,19 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cmath>
 
 #include "model/step/multiply.h"
 
 namespace forearm {
+
+void angles_at(const Rope& rope, int64_t position, float* cosines, float* sines) {
+  for (size_t p = 0; p < rope.inv_freq.size(); ++p) {
+    const float angle = static_cast<float>(position) * rope.inv_freq[p];
+    cosines[p] = static_cast<float>(std::cos(static_cast<double>(angle))) * rope.scale;
+    sines[p] = static_cast<float>(std::sin(static_cast<double>(angle))) * rope.scale;
+  }
+}
 
 Step::Step(const Config& c, const Ranks& r, Scratch& s, Pool& p, int64_t layer_phases)
     : config(c),
@@ -56,6 +65,20 @@ void Step::keep_logit_rows(StepWalk& w) {
     const float* from = residual_row(batch().logit_row[i]);
     if (batch().logit_row[i] != i) std::copy(from + columns.begin, from + columns.end, residual_row(i) + columns.begin);
   }
+}
+
+void Step::multiply(StepWalk& w, const Linear& linear, const GemmTask& task) {
+  multiply(w, linear, task, [](Range, int64_t, Range) {});
+}
+
+void Step::multiply(StepWalk& w, const Linear& linear, const Operand& rows, const Operand& out) {
+  GemmTask task{};
+  task.a = rows;
+  task.row_end = w.rows;
+  task.epilogue = Epilogue::store;
+  task.scale = 1.0f;
+  task.out = out;
+  multiply(w, linear, task);
 }
 
 void Step::project_back(StepWalk& w, const Operand& in, const Linear& linear, bool normed, float scale) {

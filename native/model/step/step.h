@@ -16,6 +16,10 @@
 
 namespace forearm {
 
+// Writes the cosines and sines of a rope's pairs at a position, float [rotary_dim / 2]. The angle is the same float32
+// product as in transformers; its cosine and sine are computed in double.
+void angles_at(const Rope& rope, int64_t position, float* cosines, float* sines);
+
 // The state of one member on its way through the step.
 struct StepWalk {
   int member;
@@ -46,6 +50,9 @@ class Step {
   // Returns the output of a mixer or of the first half of a feed-forward, in the form that `matrix` takes, normalized
   // if there is a norm: then it was written as Site::target says.
   Operand output(StepWalk& w, const Site& site, const Matrix& matrix, const Norm* norm = nullptr);
+  // Returns the same rows for another matrix behind `before`, whose rows are `ready`. Rows of the same form would take
+  // their place, so no member may still multiply with them: the step then waits.
+  Operand output_again(StepWalk& w, const Site& site, const Matrix& matrix, const Matrix& before, const Operand& ready);
   // Calls make(range) for ranges of rows, divided among the members, and returns when all rows are made.
   template <class Make>
   void make_together(StepWalk& w, int64_t rows, const Make& make) {
