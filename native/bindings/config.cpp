@@ -34,6 +34,7 @@ FeedForwardKind feed_forward_of(const py::handle& from) {
                        from.attr("gated").cast<bool>(),
                        py::hasattr(from, "gate_scale") ? from.attr("gate_scale").cast<float>() : 1.0f,
                        py::hasattr(from, "out_scale") ? from.attr("out_scale").cast<float>() : 1.0f};
+  kind.limit = from.attr("limit").cast<float>();
   if (py::hasattr(from, "gate_cut")) kind.gate_cut = from.attr("gate_cut").cast<std::optional<float>>();
   if (kind.activation == Activation::swiglu_oai && !kind.gated)
     throw std::invalid_argument("activation is 'swiglu_oai', which a feed-forward has that is gated");
@@ -62,6 +63,7 @@ ExpertsKind experts_of(const py::handle& from) {
   read("scales_input", e.scales_input);
   read("shared_gate", e.shared_gate);
   read("apart", e.apart);
+  read("by_token", e.by_token);
   const py::object shared = from.attr("shared");
   if (!shared.is_none()) e.shared = feed_forward_of(shared);
   return e;
@@ -151,6 +153,18 @@ LayerKind layer_of(const py::handle& layer) {
                                 mixer.attr("least_decay").cast<float>()};
   else if (py::hasattr(mixer, "taps"))
     kind.mixer = ShortConvKind{mixer.attr("taps").cast<int64_t>(), mixer.attr("bias").cast<bool>()};
+  else if (py::hasattr(mixer, "ratio"))
+    kind.mixer = CompressedKind{mixer.attr("rope").cast<int>(),
+                                mixer.attr("back").cast<int>(),
+                                size("q_rank"),
+                                size("window"),
+                                size("groups"),
+                                size("group_rank"),
+                                size("ratio"),
+                                mixer.attr("overlapping").cast<bool>(),
+                                size("index_heads"),
+                                size("index_dim"),
+                                size("chosen")};
   else if (py::hasattr(mixer, "rank"))
     kind.mixer = LatentKind{mixer.attr("rope").cast<std::optional<int>>(),
                             size("rank"),
@@ -181,6 +195,7 @@ MatrixSpec matrix_of(const py::handle& matrix) {
                                   {"mixer_in", Role::mixer_in},
                                   {"mixer_inner", Role::mixer_inner},
                                   {"mixer_heads", Role::mixer_heads},
+                                  {"mixer_groups", Role::mixer_groups},
                                   {"mixer_out", Role::mixer_out},
                                   {"feed_forward_in", Role::feed_forward_in},
                                   {"feed_forward_out", Role::feed_forward_out},
@@ -239,7 +254,8 @@ Score score_of(const std::string& name) {
                        {{"softmax", Score::softmax},
                         {"sigmoid", Score::sigmoid},
                         {"softmax_chosen", Score::softmax_chosen},
-                        {"sparse_mixer", Score::sparse_mixer}});
+                        {"sparse_mixer", Score::sparse_mixer},
+                        {"sqrt_softplus", Score::sqrt_softplus}});
 }
 
 DType dtype_of(const std::string& name) {
@@ -317,6 +333,9 @@ Config config_of(const py::object& from, const py::object& matrices) {
   if (const py::object own = from.attr("alt_up"); !own.is_none())
     c.alt_up = AltUpKind{own.attr("streams").cast<int64_t>(), own.attr("laurel").cast<int64_t>(),
                          own.attr("scaled").cast<bool>()};
+  if (const py::object own = from.attr("hyper_connections"); !own.is_none())
+    c.hyper = HyperKind{own.attr("streams").cast<int64_t>(), own.attr("rounds").cast<int64_t>(),
+                        own.attr("eps").cast<float>()};
   read("attention_scale", c.attention_scale);
   read("attention_softcap", c.attention_softcap);
   read("logits_softcap", c.logits_softcap);

@@ -107,6 +107,36 @@ void check_latent(const Config& c, const LatentKind& latent) {
     if (layer.mixer_as<AttentionKind>()) refuse("latent attention beside plain attention is not supported");
 }
 
+void check_compressed(const Config& c, const CompressedKind& own) {
+  if (c.kv_heads != 1) refuse("compressed attention has one key head; this one has " + std::to_string(c.kv_heads));
+  if (c.head_dim % kPanel != 0)
+    refuse("head_dim of compressed attention is " + std::to_string(c.head_dim) + "; not a multiple of 16");
+  for (const int rope : {own.rope, own.back}) {
+    in_range("rope of a layer", rope, 0, static_cast<int64_t>(c.ropes.size()) - 1);
+    in_range("rotary dimension", 2 * static_cast<int64_t>(c.ropes[static_cast<size_t>(rope)].inv_freq.size()), 2,
+             own.chosen ? std::min(c.head_dim, own.index_dim) : c.head_dim);
+  }
+  in_range("rank of the latent of queries", own.q_rank, 1, kLargest);
+  in_range("window", own.window, 1, INT32_MAX);
+  in_range("groups of heads", own.groups, 1, c.heads);
+  if (c.heads % own.groups != 0)
+    refuse("heads (" + std::to_string(c.heads) + ") is not a multiple of their groups (" + std::to_string(own.groups) +
+           ")");
+  in_range("rank of a group", own.group_rank, 4, kLargest);
+  if (own.group_rank % 4 != 0) refuse("rank of a group is " + std::to_string(own.group_rank) + "; not a multiple of 4");
+  in_range("tokens of an entry", own.ratio, 0, INT32_MAX / 2);
+  in_range("entries that are chosen", own.chosen, 0, own.ratio ? INT32_MAX / 2 : 0);
+  in_range("heads that choose entries", own.index_heads, own.chosen ? 1 : 0, own.chosen ? 4096 : 0);
+  in_range("numbers of a head that chooses", own.index_dim, own.chosen ? kPanel : 0, own.chosen ? 4096 : 0);
+  if (own.index_dim % kPanel != 0)
+    refuse("numbers of a head that chooses are " + std::to_string(own.index_dim) + "; not a multiple of 16");
+  for (const LayerKind& layer : c.layers) {
+    const auto* other = layer.mixer_as<CompressedKind>();
+    if (!other || other->q_rank != own.q_rank || other->groups != own.groups || other->group_rank != own.group_rank)
+      refuse("all layers must have compressed attention of the same sizes");
+  }
+}
+
 void check_heads(const Config& c, size_t layer) {
   const HeadShape own = c.head_shape(layer);
   const auto& kind = *c.layers[layer].mixer_as<AttentionKind>();
@@ -161,6 +191,7 @@ void check_layers(const Config& c) {
       check_latent(c, *latent);
       if (latent->indexer) check_indexer(c, *latent, &layer - c.layers.data());
     }
+    if (const auto* compressed = layer.mixer_as<CompressedKind>()) check_compressed(c, *compressed);
     const bool before = c.placement(i) == NormPlacement::pre && c.norm_residual == NormResidual::none;
     if ((layer.beside || !layer.mixes() || !layer.feed_forward) && (!before || c.parallel_residual))
       refuse("layers of one half, or of two mixers, need norms that stand before each half alone");
@@ -225,12 +256,14 @@ int64_t MatrixSpec::columns() const {
 }
 
 bool Config::attends(size_t layer) const {
-  return layers[layer].mixer_as<AttentionKind>() || layers[layer].mixer_as<LatentKind>();
+  return layers[layer].mixer_as<AttentionKind>() || layers[layer].mixer_as<LatentKind>() ||
+         layers[layer].mixer_as<CompressedKind>();
 }
 
 HeadShape Config::head_shape(size_t layer) const {
   if (const auto* latent = layers[layer].mixer_as<LatentKind>())
     return {heads, kv_heads, head_dim, true, false, 0, latent->rank, latent->indexer ? latent->indexer->chosen : 0};
+  if (layers[layer].mixer_as<CompressedKind>()) return {heads, kv_heads, head_dim, true, false, 0, head_dim};
   const auto& own = *layers[layer].mixer_as<AttentionKind>();
   const int64_t dim = own.head_dim ? own.head_dim : head_dim, value = own.value_dim ? own.value_dim : dim;
   return {own.heads ? own.heads : heads,
@@ -271,6 +304,8 @@ StateShape Config::state(size_t layer) const {
             .channels = delta->channels(),
             .heads = delta->value_heads,
             .head_floats = state_floats(delta->key_dim, delta->value_dim)};
+  if (const auto* kind = layers[layer].mixer_as<CompressedKind>(); kind && kind->ratio)
+    return {.tail_rows = 3 * kind->series(), .channels = head_dim + kind->index_dim};
   return {};
 }
 
@@ -360,6 +395,14 @@ void check(const Config& c, const Limits& limits) {
     if (!c.per_layer || c.layer_scalar || c.residual_scale != 1.0f || !c.norms_before() ||
         !std::all_of(c.layers.begin(), c.layers.end(), plain))
       refuse("several residual streams need an embedding of each layer, norms around attention and feed-forward");
+  }
+  if (c.hyper) {
+    in_range("residual streams", c.hyper->streams, 1, HyperKind::kMost);
+    in_range("rounds that make a matrix doubly stochastic", c.hyper->rounds, 1, 1000);
+    const auto whole = [](const LayerKind& layer) { return layer.mixer_as<CompressedKind>() && layer.experts; };
+    if (c.alt_up || c.some_norm_after() || c.norm_residual != NormResidual::none || c.residual_scale != 1.0f ||
+        !c.final_norm || c.pooled || c.layer_scalar || !std::all_of(c.layers.begin(), c.layers.end(), whole))
+      refuse("hyper-connections need layers of compressed attention and experts, with norms before each half alone");
   }
   check_layers(c);
   check_matrices(c);

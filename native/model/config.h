@@ -19,6 +19,8 @@ enum class QkNorm { none, head, each_head, full };
 // a norm after each half of a layer is computed as the norm before the next half).
 enum class NormResidual { none, first, all };
 
+constexpr int64_t kMostPairs = 2048;  // of a head of 4096 numbers that are all rotated
+
 struct Rope {
   std::vector<float> inv_freq;  // [rotary_dim / 2]
   float scale = 1.0f;
@@ -109,6 +111,22 @@ struct LightningKind {
   int64_t inner() const { return heads * head_dim; }
 };
 
+// Attention to a window, and to entries that stand for the tokens before: CompressedAttention of
+// app/forearm/model/families/recurrences.py. Config::kv_heads is 1.
+struct CompressedKind {
+  int rope, back;  // indices into Config::ropes: of queries and keys, and of results, by the same angles back
+  int64_t q_rank;
+  int64_t window;
+  int64_t groups, group_rank;  // of the matrices that heads' results go through
+  int64_t ratio;               // tokens that an entry stands for; 0: there are none
+  bool overlapping;            // it is made of as many tokens before these, too
+  int64_t index_heads, index_dim;
+  int64_t chosen;  // entries that a query attends to, chosen for it; 0: all
+
+  int64_t series() const { return overlapping ? 2 : 1; }  // that a token adds to
+  int64_t entries(int64_t tokens) const { return ratio ? tokens / ratio : 0; }
+};
+
 // What a mixer keeps of a sequence, however long it is: the last rows that its convolution read, and a matrix of each
 // head; float32.
 struct StateShape {
@@ -147,6 +165,7 @@ struct FeedForwardKind {
   Activation activation = Activation::silu;
   bool gated = true;
   float gate_scale = 1.0f, out_scale = 1.0f;  // multiply the gate before its activation, and the result
+  float limit = __builtin_inff();             // of gates, and of the magnitude of what they multiply
   // Gates become max(0, gate - (mean + gate_cut * deviation)) of their row before their activation; none: they do not.
   std::optional<float> gate_cut = std::nullopt;
 };
@@ -163,6 +182,7 @@ struct ExpertsKind {
   std::optional<FeedForwardKind> shared = std::nullopt;  // a feed-forward beside the experts
   bool shared_gate = false;                              // its result is multiplied with a sigmoid of the row
   bool apart = false;                                    // norms of their own around experts and shared feed-forward
+  bool by_token = false;                                 // a table chooses a token's experts, scores weigh them
 
   // Results that a row sums up.
   int64_t slots() const { return active + (shared && !apart ? 1 : 0); }
@@ -171,7 +191,8 @@ struct ExpertsKind {
 };
 
 struct LayerKind {
-  std::variant<AttentionKind, ShortConvKind, Mamba2Kind, GatedDeltaKind, LatentKind, LightningKind, std::monostate>
+  std::variant<AttentionKind, ShortConvKind, Mamba2Kind, GatedDeltaKind, LatentKind, LightningKind, CompressedKind,
+               std::monostate>
       mixer;                                    // the last: none
   std::optional<FeedForwardKind> feed_forward;  // of each expert, if there are experts; none: the mixer alone
   std::optional<ExpertsKind> experts = std::nullopt;
@@ -204,6 +225,17 @@ struct AltUpKind {
   bool scaled;     // the first stream is multiplied with a vector for the embedding of each layer
 };
 
+// Several residual streams: HyperConnections of app/forearm/model/families/recurrences.py.
+struct HyperKind {
+  static constexpr int64_t kMost = 8;
+
+  int64_t streams;
+  int64_t rounds;  // that make the matrix of the streams doubly stochastic
+  float eps;
+
+  int64_t weights() const { return (2 + streams) * streams; }
+};
+
 // The role of a packed matrix: app/forearm/model/families/matrices.py's Role.
 enum class Role {
   embedding,
@@ -212,6 +244,7 @@ enum class Role {
   mixer_in,
   mixer_inner,
   mixer_heads,
+  mixer_groups,
   mixer_out,
   feed_forward_in,
   feed_forward_out,
@@ -292,6 +325,7 @@ struct Config {
   bool tied_head = false;
   std::optional<PerLayerKind> per_layer = std::nullopt;
   std::optional<AltUpKind> alt_up = std::nullopt;  // none: one residual stream
+  std::optional<HyperKind> hyper = std::nullopt;   // none: one residual stream
 
   float attention_scale = 1.0f, attention_softcap = 0.0f;
   float logits_softcap = 0.0f, logits_scale = 1.0f, embedding_scale = 1.0f, residual_scale = 1.0f;
@@ -310,6 +344,10 @@ struct Config {
   bool distance_embeddings() const { return distance_bias == DistanceBiasKind::embedded; }
   // The latent attention of the model's layers; null: they have none.
   const LatentKind* latent() const;
+  // A half's result is not added to the residual: it is projected, and joined there behind it.
+  bool joins_behind() const { return parallel_residual || hyper; }
+  // The layers have compressed attention.
+  bool compressed() const { return layers[0].mixer_as<CompressedKind>(); }
   // Columns of the embedding of all layers; 0: none.
   int64_t per_layer_columns() const { return per_layer ? static_cast<int64_t>(layers.size()) * per_layer->width : 0; }
   // Columns of a row that a step returns.

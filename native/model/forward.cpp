@@ -9,7 +9,8 @@ namespace {
 
 int64_t phases(const Config& c, const Scratch& scratch) {
   // A layer that has two mixers, or one of many phases: no other mixer has more.
-  return std::max({Attention::kPhases + Mamba2::kPhases, LatentAttention::kPhases, GatedDelta::kPhases}) +
+  return std::max({Attention::kPhases + Mamba2::kPhases, LatentAttention::kPhases, GatedDelta::kPhases,
+                   CompressedAttention::kPhases}) +
          std::max(FeedForward::phases(c, scratch.step_tokens), Experts::phases(c, scratch.step_tokens)) +
          (c.per_layer ? PerLayerEmbedding::kPhases : 0) + (c.alt_up ? AltUp::kPhases : 0);
 }
@@ -30,6 +31,7 @@ Forward::Forward(const Config& c, const Ranks& ranks, const Weights& weights, co
       step_(c, ranks, scratch, pool, phases(c, scratch)),
       attention_(weights, kv, step_),
       latent_attention_(weights, kv, attention_, step_),
+      compressed_attention_(weights, kv, states, step_),
       short_conv_(weights, states, step_),
       mamba2_(weights, states, step_),
       lightning_(weights, states, step_),
@@ -37,13 +39,15 @@ Forward::Forward(const Config& c, const Ranks& ranks, const Weights& weights, co
       feed_forward_(weights, step_),
       experts_(weights, step_),
       per_layer_(weights, step_),
-      alt_up_(weights, step_) {}
+      alt_up_(weights, step_),
+      hyper_(weights, step_) {}
 
 void Forward::run(const Batch& batch) {
   if (batch.tokens == 0) return;
   step_.begin(batch);
   attention_.plan();
   latent_attention_.plan();
+  compressed_attention_.plan();
   step_.pool.run([this](int member) { walk({member, step_.batch().tokens}); });
 }
 
@@ -56,10 +60,12 @@ void Forward::walk(StepWalk w) {
   step_.barrier(w);
   if (c_.per_layer) per_layer_.begin(w);
   if (c_.alt_up) alt_up_.begin(w);
+  if (c_.hyper) hyper_.begin(w);
   const Norm* add = nullptr;  // norm of the last projection, which is not yet added to the residual
   for (size_t i = 0; i < c_.layers.size(); ++i) {
     step_.enter_layer(w, i);
     const Norm* mixed = mix(w, i, add);
+    if (c_.hyper) mixed = hyper_.join(w, 2 * i);
     // A parallel feed-forward reads the residual before the mixer's result, which is added after it.
     const Norm* before = c_.parallel_residual ? nullptr : mixed;
     add = mixed;
@@ -67,6 +73,7 @@ void Forward::walk(StepWalk w) {
     if (!c_.layers[i].feed_forward) continue;
     add = c_.layers[i].experts ? experts_.apply(w, i, before) : feed_forward_.apply(w, i, before);
     if (c_.parallel_residual) add = mixed;
+    if (c_.hyper) add = hyper_.join(w, 2 * i + 1);
     if (c_.alt_up) add = alt_up_.correct(w, i, *add);
     if (c_.per_layer) add = per_layer_.apply(w, i, add);
     if (c_.alt_up) add = alt_up_.go_on(w, i, *add);
@@ -89,6 +96,7 @@ const Norm* Forward::mix(StepWalk& w, size_t layer, const Norm* add) {
   if (c_.layers[layer].mixer_as<LightningKind>()) return lightning_.mix(w, layer, add);
   if (c_.layers[layer].mixer_as<GatedDeltaKind>()) return gated_delta_.mix(w, layer, add);
   if (c_.layers[layer].mixer_as<LatentKind>()) return latent_attention_.mix(w, layer, add);
+  if (c_.layers[layer].mixer_as<CompressedKind>()) return compressed_attention_.mix(w, layer, add);
   if (!c_.layers[layer].beside) return attention_.mix(w, layer, add);
   mamba2_.project(w, layer, add);
   step_.barrier(w);  // attention prepares the same rows again

@@ -9,8 +9,10 @@
 #include "model/feed_forward/alt_up.h"
 #include "model/feed_forward/experts.h"
 #include "model/feed_forward/feed_forward.h"
+#include "model/feed_forward/hyper_connections.h"
 #include "model/feed_forward/per_layer_embedding.h"
 #include "model/mixers/attention.h"
+#include "model/mixers/compressed_attention.h"
 #include "model/mixers/gated_delta.h"
 #include "model/mixers/latent_attention.h"
 #include "model/mixers/lightning.h"
@@ -53,6 +55,7 @@ class Forward {
   Step step_;
   Attention attention_;
   LatentAttention latent_attention_;
+  CompressedAttention compressed_attention_;
   ShortConv short_conv_;
   Mamba2 mamba2_;
   Lightning lightning_;
@@ -61,6 +64,7 @@ class Forward {
   Experts experts_;
   PerLayerEmbedding per_layer_;
   AltUp alt_up_;
+  HyperConnections hyper_;
 };
 
 }  // namespace forearm

@@ -136,6 +136,23 @@ struct IndexColumns {
       : weights(round_up(kind.head_dim, kPanel)), end(weights + round_up(kind.heads, kPanel)) {}
 };
 
+// The columns of compressed attention's joint matrices: the latent of queries at 0, and the key; of entries the numbers
+// that they are sums of and the gates, for each series, those of the entries that are scored, and the weight of each
+// head that scores.
+struct CompressedColumns {
+  int64_t key, end;
+  int64_t gate, index, index_gate, weights, entry_end;  // the numbers of entries start at 0
+
+  CompressedColumns(const CompressedKind& kind, int64_t head_dim)
+      : key(round_up(kind.q_rank, kPanel)),
+        end(key + head_dim),
+        gate(kind.series() * head_dim),
+        index(2 * gate),
+        index_gate(index + kind.series() * kind.index_dim),
+        weights(index_gate + kind.series() * kind.index_dim),
+        entry_end(weights + round_up(kind.index_heads, kPanel)) {}
+};
+
 // Heads that end where a panel of the queries, keys or values ends. Once all their columns are computed, the member
 // that computed the last ones normalizes, rotates and stores them. `kv` heads have columns in both keys and values, if
 // the layer projects both.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "model/feed_forward/hyper_connections.h"
+#include "model/mixers/compressed_attention.h"
 #include "model/mixers/distance_embeddings.h"
 #include "model/mixers/gated_delta.h"
 #include "model/mixers/indexer.h"
@@ -63,7 +65,8 @@ int64_t partials_wanted(const Config& c, const Limits& limits, int threads) {
   const int64_t chunks = (limits.max_model_len + kChunkTokens - 1) / kChunkTokens;
   int64_t most = 0;
   for (const HeadShape& s : c.head_shapes())
-    most = std::max(most, (2 * threads + s.kv_heads) * chunks * s.group() * (2 + round_up(s.value_dim(), kPanel)));
+    if (!c.compressed())
+      most = std::max(most, (2 * threads + s.kv_heads) * chunks * s.group() * (2 + round_up(s.value_dim(), kPanel)));
   return std::min(most, kMostPartialFloats);
 }
 
@@ -75,6 +78,8 @@ int64_t mixer_columns(const Config& c) {
     if (const auto* own = layer.mixer_as<LightningKind>()) most = std::max(most, LightningColumns(*own).end);
     if (layer.mixer_as<ShortConvKind>()) most = std::max(most, ShortConvColumns(c).end);
     if (const auto* latent = layer.mixer_as<LatentKind>()) most = std::max(most, LatentColumns(*latent, c).end);
+    if (const auto* own = layer.mixer_as<CompressedKind>())
+      most = std::max(most, CompressedColumns(*own, c.head_dim).end);
   }
   for (const HeadShape& shape : c.head_shapes())
     if (!shape.latent) most = std::max(most, QkvColumns(shape).end);
@@ -117,7 +122,7 @@ int64_t mixer_scratch_floats(const Config& c, const Limits& limits) {
   int64_t most = DistanceEmbeddings::scratch_floats(c, limits);
   for (const LayerKind& layer : c.layers)
     if (const auto* delta = layer.mixer_as<GatedDeltaKind>()) most = std::max(most, GatedDelta::scratch_floats(*delta));
-  return std::max(most, Indexer::scratch_floats(c, limits));
+  return std::max({most, Indexer::scratch_floats(c, limits), CompressedAttention::scratch_floats(c, limits)});
 }
 
 }  // namespace
@@ -227,6 +232,7 @@ void Scratch::need(const Config& c, const Limits& limits, const std::vector<Matr
     Site& site = input.role == Role::mixer_out          ? mixed
                  : input.role == Role::mixer_inner      ? inner
                  : input.role == Role::mixer_heads      ? by_head
+                 : input.role == Role::mixer_groups     ? by_head
                  : input.role == Role::feed_forward_out ? (input.experts ? expert_activated : activated)
                  : input.experts                        ? by_expert
                                                         : stream;
@@ -252,20 +258,19 @@ int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int th
   const int64_t beside = beside_columns(c), channels = recurrence_channels(c);
   beside_in = carver.floats(beside ? tokens : 0, beside);
   convolved = carver.floats(channels ? tokens : 0, channels);
-  const bool projects = c.some_norm_after() || c.parallel_residual || c.learned_positions || c.token_types > 0;
+  const bool projects = c.some_norm_after() || c.joins_behind() || c.learned_positions || c.token_types > 0;
   projected = carver.floats(projects ? tokens : 0, c.hidden);
   logits = carver.floats(limits.step_logit_rows, c.out_columns());
   maxima = carver.floats(c.pooled ? 0 : limits.step_logit_rows, maxima_of(c.vocab_size));
   per_layer = carver.floats(c.per_layer ? tokens : 0, c.per_layer_columns());
   per_layer_gate = carver.floats(c.per_layer ? tokens : 0, c.per_layer ? c.per_layer->width : 0);
-  const int64_t several = c.alt_up ? tokens : 0, cut = cut_columns(c);
-  streams = carver.floats(several, c.alt_up ? c.alt_up->streams * round_up(c.hidden, kPanel) : 0);
-  laurel_in = carver.floats(several, c.alt_up ? c.alt_up->laurel : 0);
-  laurel = carver.floats(several, c.hidden);
+  carve_streams(carver, c, tokens);
+  const int64_t cut = cut_columns(c);
   cut_gates = carver.floats(cut ? std::min(tokens, kCutRows) : 0, cut);
   carve_sites(carver, limits);
   carve_latent(carver, c, limits);
   carve_index(carver, c, limits, threads);
+  if (c.compressed()) carve_compressed(carver, c, limits, threads);
   carve_experts(carver, limits, threads);
   beside_experts = carver.floats(experts.apart ? tokens : 0, c.hidden);
   distances = carver.take<float>(DistanceEmbeddings::kept_floats(c) * 4);
@@ -335,6 +340,34 @@ void Scratch::carve_index(Carver& carver, const Config& c, const Limits& limits,
   own_gathered_bytes_ = gathered_keys / kBlockTokens * kv_head_bytes(limits.kv_dtype, round_up(c.head_dim, kPanel));
   own_gathered_ = carver.take_each(threads, own_gathered_bytes_);
   gathered_blocks = carver.take<int32_t>(gathered_keys / kBlockTokens * 4);
+}
+
+void Scratch::carve_streams(Carver& carver, const Config& c, int64_t tokens) {
+  const int64_t several = c.alt_up ? tokens : 0, hyper = c.hyper ? tokens : 0;
+  const int64_t count = c.alt_up ? c.alt_up->streams : c.hyper ? c.hyper->streams : 0;
+  streams = carver.floats(several + hyper, count * round_up(c.hidden, kPanel));
+  hyper_sums = carver.floats(hyper, c.hyper ? HyperConnections::sums(c) : 0);
+  hyper_weights = carver.floats(hyper, c.hyper ? c.hyper->weights() : 0);
+  laurel_in = carver.floats(several, c.alt_up ? c.alt_up->laurel : 0);
+  laurel = carver.floats(several, c.hidden);
+}
+
+void Scratch::carve_compressed(Carver& carver, const Config& c, const Limits& limits, int threads) {
+  const CompressedAttention::Sizes most = CompressedAttention::sizes(c, limits);
+  const int64_t tokens = round_up(limits.step_tokens, 2);
+  queries = carver.floats(tokens, c.heads * c.head_dim);
+  attended = carver.floats(tokens, c.heads * c.head_dim);
+  index_in = carver.floats(most.columns ? tokens : 0, most.columns);
+  index_queries = carver.floats(most.queries ? tokens : 0, most.queries);
+  index_rows = most.scores ? std::clamp<int64_t>(kMostScores / most.scores, 1, tokens) : 0;
+  index_scores = carver.floats(index_rows, most.scores);
+  gathered_keys = std::max(kChunkTokens, round_up(most.chosen, kBlockTokens));
+  chosen_ = carver.take<int32_t>(most.scores ? tokens * gathered_keys * 4 : 0);
+  own_gathered_bytes_ = kChunkTokens / kBlockTokens * kv_head_bytes(limits.kv_dtype, std::max(c.head_dim, most.index));
+  own_gathered_ = carver.take_each(threads, own_gathered_bytes_);
+  gathered_blocks = carver.take<int32_t>(gathered_keys / kBlockTokens * 4);
+  own_partials_bytes_ = most.partials * 4;
+  own_partials_ = carver.take_each(threads, own_partials_bytes_);
 }
 
 void Scratch::carve_sites(Carver& carver, const Limits& limits) {

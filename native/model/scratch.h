@@ -111,9 +111,11 @@ class Scratch {
   Operand per_layer_gate;  // [step_tokens, PerLayerKind::width], f32_rows
 
   // Of several residual streams, no rows without them.
-  Operand streams;    // [step_tokens, streams * hidden rounded up to whole panels], f32_rows
-  Operand laurel_in;  // [step_tokens, AltUpKind::laurel], f32_rows
-  Operand laurel;     // [step_tokens, hidden], f32_rows
+  Operand streams;  // [step_tokens, streams * hidden rounded up to whole panels], f32_rows
+  // Of hyper-connections: floats of each row of all streams' parts, and what weighs streams (HyperConnections).
+  Operand hyper_sums, hyper_weights;  // [step_tokens, ..], f32_rows
+  Operand laurel_in;                  // [step_tokens, AltUpKind::laurel], f32_rows
+  Operand laurel;                     // [step_tokens, hidden], f32_rows
   Operand cut_gates;  // [kCutRows, columns of the widest gate and up], f32_rows: of feed-forwards whose gates are cut
 
   // Of latent attention, no rows without it.
@@ -123,8 +125,8 @@ class Scratch {
   Site inner;        // [step_tokens, q_rank or gate_rank]: the latent of queries, or of a delta rule's gates
   Site by_head;      // each member's own kHeadRows rows of one head
 
-  // Of an indexer, no rows without it.
-  Operand index_in;          // [step_tokens, IndexColumns], f32_rows
+  // Of an indexer, or of what compressed attention makes entries of, no rows without it.
+  Operand index_in;          // [step_tokens, IndexColumns or CompressedColumns], f32_rows
   Operand index_queries;     // [step_tokens, heads * head_dim], f32_rows
   Operand index_scores;      // [rows that are scored at once, max_model_len], f32_rows
   int64_t index_rows;        // of it
@@ -134,6 +136,10 @@ class Scratch {
   int32_t* chosen_keys(int64_t row) const { return chosen_ + row * gathered_keys; }
   // A member's own packed keys.
   char* gathered(int member) const { return own_gathered_ + member * own_gathered_bytes_; }
+  // A member's own partial results of an item of compressed attention.
+  float* own_partials(int member) const {
+    return reinterpret_cast<float*>(own_partials_ + member * own_partials_bytes_);
+  }
 
   // Of experts (ExpertSizes). Each member has its own copies of the routes of up to kOwnRows rows.
   struct Routes {
@@ -180,14 +186,16 @@ class Scratch {
   void carve_sites(Carver& carver, const Limits& limits);
   void carve_latent(Carver& carver, const Config& config, const Limits& limits);
   void carve_index(Carver& carver, const Config& config, const Limits& limits, int threads);
+  void carve_compressed(Carver& carver, const Config& config, const Limits& limits, int threads);
+  void carve_streams(Carver& carver, const Config& config, int64_t tokens);
   int64_t own_routes_bytes() const { return round_up(kOwnRows * experts.slots * 4, 128); }
   void carve_experts(Carver& carver, const Limits& limits, int threads);
   void need(const Config& config, const Limits& limits, const std::vector<MatrixInput>& inputs, int64_t padded_head_dim,
             int threads);
 
   int32_t* chosen_;
-  int64_t own_gathered_bytes_;
-  char* own_gathered_;
+  int64_t own_gathered_bytes_, own_partials_bytes_ = 0;
+  char *own_gathered_, *own_partials_ = nullptr;
   char *own_row_, *own_attend_, *own_gemm_, *own_sampler_, *own_mixer_, *own_route_, *own_routes_;
   float* own_results_;
   int64_t own_row_bytes_, own_attend_bytes_, own_gemm_bytes_ = 0, own_sampler_bytes_, own_mixer_bytes_,

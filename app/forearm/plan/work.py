@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from forearm.config.number_formats import WeightFormat
@@ -10,8 +11,9 @@ from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.host.memory_plan import kv_bytes, state_slot_bytes
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.formats import described, spec_bytes
-from forearm.model.families.config import Attention, Indexer, LatentAttention, ModelConfig
+from forearm.model.families.config import Attention, LatentAttention, Mixer, ModelConfig
 from forearm.model.families.matrices import MatrixSpec, matrices
+from forearm.model.families.recurrences import CompressedAttention
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,42 @@ class StepWork:
         return sum(one.read_bytes(rows) for one in self.body) + sum(one.read_bytes(logits) for one in self.head)
 
 
+@dataclass(frozen=True)
+class _Piece:
+    """A part of a layer's attention: keys that a query sees up to `window` tokens back, or scores.
+
+    width: heads * head_dim, less where a key stands for several tokens; half of it for scores, which have no value to
+    add up. kept: values of keys for each token. own: the layer has these keys, not another one.
+    """
+
+    window: int
+    width: float
+    kept: float
+    scores: bool = False
+    own: bool = True
+
+    @classmethod
+    def of(cls, config: ModelConfig, mixer: Mixer | None) -> Iterator[_Piece]:
+        """Yield the parts of a layer's attention; none for a mixer of another kind."""
+        if isinstance(mixer, CompressedAttention):
+            width = config.heads * config.head_dim
+            yield cls(mixer.window, width, config.head_dim)
+            if mixer.ratio:
+                yield cls(mixer.chosen * mixer.ratio, width / mixer.ratio, config.head_dim / mixer.ratio)
+            if mixer.chosen:
+                queries = mixer.index_heads * mixer.index_dim
+                yield cls(0, queries / 2 / mixer.ratio, mixer.index_dim / mixer.ratio, scores=True)
+        if not isinstance(mixer, Attention | LatentAttention):
+            return
+        heads, kv_heads, head_dim = config.heads_of(mixer)
+        indexer = mixer.indexer if isinstance(mixer, LatentAttention) else None
+        window = indexer.chosen if indexer else mixer.window if isinstance(mixer, Attention) else 0
+        own = isinstance(mixer, LatentAttention) or mixer.shared_from is None
+        yield cls(window, heads * head_dim, kv_heads * head_dim, own=own)
+        if indexer and not indexer.shared:  # of all keys
+            yield cls(0, indexer.heads * indexer.head_dim / 2, indexer.head_dim, scores=True)
+
+
 def work_of(checkpoint: Checkpoint) -> StepWork:
     """Return the work of a step of this model as it is served; a token is multiplied with its active experts."""
     body: dict[tuple[WeightFormat, float], list[MatrixSpec]] = defaultdict(list)
@@ -69,8 +107,16 @@ def work_of(checkpoint: Checkpoint) -> StepWork:
         if multiplied:  # a token reads only one row of an embedding table
             kind = checkpoint.formats[spec.name], spec.active / spec.experts
             (head if spec.role in ("embedding", "head") else body)[kind].append(spec)
+    pieces = [piece for layer in config.layers for piece in _Piece.of(config, layer.mixer)]
+    kept = sum(piece.kept for piece in pieces if piece.own)
+    a_value = kv_bytes(checkpoint) / BLOCK_TOKENS / max(1, pieces[0].kept if config.pooled and pieces else kept)
+    attention = []
+    for scores, window in sorted({(piece.scores, piece.window) for piece in pieces}):
+        same = [piece for piece in pieces if (piece.scores, piece.window) == (scores, window)]
+        width, read = sum(piece.width for piece in same), round(a_value * sum(piece.kept for piece in same))
+        attention.append(AttentionWork(window, len(same), round(width), read))
     states = state_slot_bytes(checkpoint)
-    return StepWork(_matrices(body), _matrices(head), _attention(checkpoint), len(config.layers), states)
+    return StepWork(_matrices(body), _matrices(head), tuple(attention), len(config.layers), states)
 
 
 def by_format(checkpoint: Checkpoint) -> dict[str, int]:
@@ -93,40 +139,3 @@ def _matrices(found: dict[tuple[WeightFormat, float], list[MatrixSpec]]) -> tupl
         )
         for (format, share), specs in found.items()
     )
-
-
-def _attention(checkpoint: Checkpoint) -> tuple[AttentionWork, ...]:
-    config = checkpoint.config
-    mixers = [layer.mixer for layer in config.layers if isinstance(layer.mixer, Attention | LatentAttention)]
-    windows = [_window(mixer) for mixer in mixers]
-    indexers = [one for one in map(_indexer, mixers) if one and not one.shared]
-    indexed = sum(one.head_dim for one in indexers)
-    kept = sum(_kept(config, one) for one in mixers if isinstance(one, LatentAttention) or one.shared_from is None)
-    kept += indexed
-    a_value = kv_bytes(checkpoint) / BLOCK_TOKENS / max(1, _kept(config, mixers[0]) if config.pooled else kept)
-    found = []
-    for window in sorted(set(windows)):
-        own = [mixer for mixer, its_window in zip(mixers, windows, strict=True) if its_window == window]
-        width = sum(heads * head_dim for heads, _, head_dim in map(config.heads_of, own))
-        read = round(a_value * sum(_kept(config, mixer) for mixer in own))
-        found.append(AttentionWork(window, len(own), width, read))
-    if indexers:  # of all keys; half the width, because a score has no value to add up
-        width = sum(one.heads * one.head_dim for one in indexers) // 2
-        found.append(AttentionWork(0, len(indexers), width, round(a_value * indexed)))
-    return tuple(found)
-
-
-def _indexer(mixer: Attention | LatentAttention) -> Indexer | None:
-    return mixer.indexer if isinstance(mixer, LatentAttention) else None
-
-
-def _window(mixer: Attention | LatentAttention) -> int:
-    """Return the most keys that a query attends to; 0: all."""
-    indexer = _indexer(mixer)
-    return indexer.chosen if indexer else mixer.window if isinstance(mixer, Attention) else 0
-
-
-def _kept(config: ModelConfig, mixer: Attention | LatentAttention) -> int:
-    """Return the values of a token's keys in a layer."""
-    _, kv_heads, head_dim = config.heads_of(mixer)
-    return kv_heads * head_dim

@@ -15,9 +15,7 @@ DType checked(DType dtype) {
 }
 
 // One head's keys alone, as those of a latent are.
-HeadShape index_shape(const IndexerKind& indexer) {
-  return {indexer.heads, 1, indexer.head_dim, true, false, 0, indexer.head_dim};
-}
+HeadShape keys_of(int64_t dim) { return {1, 1, dim, true, false, 0, dim}; }
 
 }  // namespace
 
@@ -31,23 +29,32 @@ KvBlocks::KvBlocks(const Config& c, DType dtype, const Ranks& ranks)
     const bool shares = attention && attention->shared_from;
     const bool own = c.attends(i) && !shares && (!c.pooled || caches_.empty());
     place_.push_back(own ? caches_.size() : shares ? place_[*attention->shared_from] : 0);
-    if (own) add_cache(c.head_shape(i));
+    if (own) add_cache(c.head_shape(i), c.head_shape(i).chosen > 0);
     const auto* latent = c.layers[i].mixer_as<LatentKind>();
     const bool indexed = latent && latent->indexer && !latent->indexer->shared;
     index_place_.push_back(indexed ? caches_.size() : 0);
-    if (indexed) add_cache(index_shape(*latent->indexer));
+    if (indexed) add_cache(keys_of(latent->indexer->head_dim), false);
+    const auto* compressed = c.layers[i].mixer_as<CompressedKind>();
+    const int64_t ratio = compressed ? compressed->ratio : 0;
+    const int64_t keys = ratio ? (kBlockTokens + ratio - 1) / ratio : 0;
+    entry_place_.push_back(ratio ? caches_.size() : 0);
+    if (ratio) add_cache(keys_of(c.head_dim), true, keys);
+    if (!ratio || !compressed->chosen) continue;
+    index_place_.back() = caches_.size();
+    add_cache(keys_of(compressed->index_dim), true, keys);
   }
   // Blocks count tokens; a model without attention has some for nothing.
-  if (caches_.empty()) add_cache({c.heads, c.kv_heads, c.head_dim, true, true, 0});
+  if (caches_.empty()) add_cache({c.heads, c.kv_heads, c.head_dim, true, true, 0}, false);
 }
 
-void KvBlocks::add_cache(const HeadShape& s) {
+void KvBlocks::add_cache(const HeadShape& s, bool by_token, int64_t block_keys) {
   LayerCache& own = caches_.emplace_back();
   own.padded_head_dim = round_up(s.head_dim, kPanel);
   own.latent = s.latent;
   own.value = s.value;
-  own.by_token = s.chosen > 0;
-  own.head_bytes = kv_head_bytes(dtype_, own.padded_head_dim);
+  own.by_token = by_token;
+  own.block_keys = block_keys;
+  own.head_bytes = kv_head_bytes(dtype_, own.padded_head_dim, block_keys);
   own.before = rank_bytes_;
   const int64_t sides = s.latent ? 1 : 2;
   for (int rank = 0; rank < ranks_.count(); ++rank) {
@@ -95,7 +102,8 @@ KvCache KvBlocks::cache(const LayerCache& own, int64_t kv_head) const {
   // The parts of the ranks before are at least one block's heads long, so this address still lies in the region.
   char* keys = region_.data() + rank_at_[rank] + blocks_ * own.before[rank] - heads.begin * own.head_bytes;
   char* values = own.latent ? nullptr : keys + blocks_ * block_bytes;
-  return {keys, values, block_bytes, own.head_bytes, dtype_, own.padded_head_dim, own.latent, own.by_token, own.value};
+  return {keys,       values,       block_bytes, own.head_bytes, dtype_, own.padded_head_dim,
+          own.latent, own.by_token, own.value,   own.block_keys};
 }
 
 void KvBlocks::clear(int64_t block, int rank) const {

@@ -2,7 +2,8 @@
 // whose prompts are computed whole, no layer's keys are read after its attention, so all layers share one cache. Layers
 // whose mixer is not attention have none, and those that share keys and values have that of the layer they read. Latent
 // attention has keys alone, of one head (KvCache::latent); with an indexer they lie by token, and layers that choose
-// keys have those of the indexer beside them.
+// keys have those of the indexer beside them. Compressed attention has its entries there, each in the block of the last
+// token that it stands for, and the keys that entries are chosen by.
 //
 // Each rank has its own kv heads, whose memory begins at a huge page. A head's part of a block can be as small as 2 kB
 // (64 values of 8 bits), so a page with all heads would mix the heads of several ranks.
@@ -39,6 +40,8 @@ class KvBlocks {
   KvCache layer(int64_t index, int64_t kv_head) const;
   // The cache of the keys that a layer's indexer scores.
   KvCache index(size_t layer) const { return cache(caches_[index_place_[layer]], 0); }
+  // The cache of a layer's entries.
+  KvCache entries(size_t layer) const { return cache(caches_[entry_place_[layer]], 0); }
   // Zeroes the rank's heads of a block in all layers: its last user may have left an infinity or a NaN, and attention
   // multiplies values beyond a context by 0. The first call puts the pages on the caller's node.
   void clear(int64_t block, int rank) const;
@@ -48,6 +51,7 @@ class KvBlocks {
   struct LayerCache {
     int64_t padded_head_dim, latent, value, head_bytes;
     bool by_token;
+    int64_t block_keys;
     std::vector<Range> heads;     // by rank
     std::vector<int64_t> before;  // by rank: bytes of a block in the rank's caches before this one
     std::vector<int> rank_of;     // by kv head
@@ -55,7 +59,8 @@ class KvBlocks {
     int64_t value_dim() const { return latent ? latent : value ? round_up(value, kPanel) : padded_head_dim; }
   };
 
-  void add_cache(const HeadShape& shape);
+  // by_token, block_keys: KvCache's.
+  void add_cache(const HeadShape& shape, bool by_token, int64_t block_keys = kBlockTokens);
   const LayerCache& cache_of(size_t layer) const { return caches_[place_[layer]]; }
   KvCache cache(const LayerCache& own, int64_t kv_head) const;
 
@@ -64,6 +69,7 @@ class KvBlocks {
   std::vector<LayerCache> caches_;
   std::vector<size_t> place_;        // by layer: the index of its cache; 0 where it has none
   std::vector<size_t> index_place_;  // and of its indexer's
+  std::vector<size_t> entry_place_;  // and of its entries
   std::vector<int64_t> rank_bytes_;  // by rank: bytes of a block in all caches
   std::vector<int64_t> rank_at_;     // by rank: offset in the region
   int64_t bytes_per_block_ = 0;

@@ -57,7 +57,7 @@ int64_t Experts::phases(const Config& c, int64_t step_tokens) {
 }
 
 const Norm* Experts::apply(StepWalk& w, size_t layer, const Norm* add) {
-  const Norm* after = weights_.norms(layer).post_mlp.if_there();
+  const Norm* after = norm_behind(layer);
   if (w.rows == 0) return after;
   multiply_router(w, layer, add);
   step_.barrier(w);
@@ -68,9 +68,10 @@ const Norm* Experts::apply(StepWalk& w, size_t layer, const Norm* add) {
   for (int64_t first = 0; first < w.rows; first += block_rows) {
     const Range rows{first, std::min(first + block_rows, w.rows)};
     const bool few = rows.size() <= kOwnRows;
+    // A table may have an expert twice for a token: two results of one row.
+    const bool one_row = rows.size() == 1 && !kind(layer).scales_input && !kind(layer).by_token;
     const Block block{layer, rows, few ? step_.scratch.own_routes(w.member) : step_.scratch.routes,
-                      sorted_[static_cast<size_t>(w.member)],
-                      rows.size() == 1 && !kind(layer).scales_input && !own.up->matrix.format.ordered};
+                      sorted_[static_cast<size_t>(w.member)], one_row && !own.up->matrix.format.ordered};
     const Operand in = sort_rows(w, block);
     multiply_up(w, block, in);
     step_.barrier(w);
@@ -124,6 +125,7 @@ void Experts::multiply_router(StepWalk& w, size_t layer, const Norm* add) {
   task.epilogue = shared.gated ? Epilogue::gated : Epilogue::activate;
   task.activation = shared.activation;
   task.scale = 1.0f;
+  task.limit = shared.limit;
   task.out = step_.scratch.activated.target(own.shared_down->matrix);
   step_.multiply(w, *own.shared_up, task);
 }
@@ -153,7 +155,7 @@ void Experts::route(const StepWalk& w, const Block& block, Range rows) const {
   task.chosen = block.routes.chosen;
   task.weights = block.routes.weights;
   task.scratch = step_.scratch.route(w.member);
-  step_.kernel.route(task);
+  k.by_token ? look_up(block, rows) : step_.kernel.route(task);
   const std::vector<float>& scale = weights_.expert_scale(block.layer);
   for (int64_t i = rows.begin * task.slots; i < rows.end * task.slots && k.apart; ++i)
     task.weights[i] *= scale[static_cast<size_t>(task.chosen[i])];
@@ -170,6 +172,28 @@ void Experts::route(const StepWalk& w, const Block& block, Range rows) const {
   task.renormalized = false;
   task.scale = 1.0f;
   step_.kernel.route(task);
+}
+
+// Takes the experts of some rows of the block from the table, and weighs them by their scores, as RouteTask does.
+void Experts::look_up(const Block& block, Range rows) const {
+  const ExpertsKind& k = kind(block.layer);
+  const float* table = weights_.experts_by_token(block.layer).data();
+  const Batch& batch = step_.batch();
+  const bool last = block.layer + 1 == step_.config.layers.size();  // whose rows are those of logits
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    const int64_t at = block.rows.begin + row, token = batch.token[last ? batch.logit_row[at] : at];
+    const float* logits = static_cast<float*>(step_.scratch.router.data) + at * step_.scratch.router.stride;
+    float* weights = block.routes.weights + row * k.slots();
+    float sum = 0.0f;
+    for (int64_t i = 0; i < k.active; ++i) {
+      const auto expert = static_cast<int32_t>(table[token * k.active + i]);
+      const float x = logits[expert];
+      block.routes.chosen[row * k.slots() + i] = expert;
+      weights[i] = std::sqrt(std::fmax(x, 0.0f) + std::log1p(std::exp(-std::fabs(x))));
+      sum += weights[i];
+    }
+    for (int64_t i = 0; i < k.active; ++i) weights[i] *= k.scale / (sum + k.sum_epsilon);
+  }
 }
 
 // Chooses the experts of all rows and returns the rows by expert, in the form that their matrices take. With few rows
@@ -231,6 +255,7 @@ void Experts::multiply_up(StepWalk& w, const Block& block, const Operand& in) co
   task.epilogue = each.gated ? Epilogue::gated : Epilogue::activate;
   task.activation = each.activation;
   task.scale = 1.0f;
+  task.limit = each.limit;
   task.scratch = step_.scratch.gemm(w.member);
   const auto columns_of = [&](int rank) { return up.columns_of(step_.ranks.members(rank)); };
   const auto multiply = [&](int rank, int64_t piece, int64_t pieces) {
@@ -345,7 +370,7 @@ void Experts::add_results(const StepWalk& w, const Block& block, const Operand& 
   if (k.shared && !k.apart)
     multiply(from_row(shared, block.rows.begin, m.shared_down->matrix.groups()), rows, *m.shared_down, 0,
              block.sorted.positions());
-  const bool normed = weights_.norms(block.layer).post_mlp.if_there();
+  const bool normed = norm_behind(block.layer);
   step_.kernel.combine({results, stride, 0, rows, k.slots(), k.scales_input ? ones_.data() : block.routes.weights,
                         block.routes.place, columns.begin, columns.end, normed ? 1.0f : step_.config.residual_scale,
                         !normed,

@@ -46,6 +46,12 @@ class Experts {
   void add_results(const StepWalk& w, const Block& block, const Operand& in, const Operand& shared,
                    Range columns) const;
   void add_shared(StepWalk& w, size_t layer, const Operand& shared);
+  void look_up(const Block& block, Range rows) const;
+  // The norm behind the experts; null: their sum is added to the residual.
+  const Norm* norm_behind(size_t layer) const {
+    const Norm& norm = weights_.norms(layer).post_mlp;
+    return step_.config.hyper ? &norm : norm.if_there();
+  }
   // The norm that experts read the residual through.
   const Norm& norm_before(size_t layer) const {
     const LayerNorms& norms = weights_.norms(layer);

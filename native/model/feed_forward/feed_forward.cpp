@@ -75,6 +75,7 @@ const Norm* FeedForward::apply(StepWalk& w, size_t layer, const Norm* add) {
     task.row_end = w.rows;
     task.epilogue = kind.gated ? Epilogue::gated : Epilogue::activate;
     task.activation = kind.activation;
+    task.limit = kind.limit;
     task.scale = kind.gate_scale;
     const Xielu xielu = kind.activation == Activation::xielu ? weights_.xielu(layer) : Xielu{};
     task.xielu = &xielu;

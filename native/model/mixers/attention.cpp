@@ -14,7 +14,7 @@ Attention::Attention(const Weights& weights, const KvBlocks& kv, Step& step)
   int64_t most_units = 0;
   for (size_t i = 0; i < config_.layers.size(); ++i) {
     LayerMatrices& own = layers_.emplace_back();
-    if (!config_.attends(i)) continue;
+    if (!config_.attends(i) || config_.compressed()) continue;
     const auto plan = [&] { return AttentionPlan(config_, i, kv, step.scratch.partial_floats, step.pool.threads()); };
     const HeadShape heads = config_.head_shape(i);
     size_t& shape = shape_of_[i];
@@ -64,20 +64,12 @@ void Attention::begin(const StepWalk& w) {
   find_slots(w, step_, kv_);
 }
 
-// The angle is the same float32 product as in transformers; its cosine and sine are computed in double.
 void Attention::angles(Range rows) {
   for (size_t i = 0; i < config_.ropes.size(); ++i) {
-    const Rope& rope = config_.ropes[i];
-    const size_t pairs = rope.inv_freq.size();
-    for (int64_t r = rows.begin; r < rows.end; ++r) {
-      float* cosines = step_.scratch.cosines[i] + r * static_cast<int64_t>(pairs);
-      float* sines = step_.scratch.sines[i] + r * static_cast<int64_t>(pairs);
-      for (size_t p = 0; p < pairs; ++p) {
-        const float angle = static_cast<float>(step_.batch().position[r]) * rope.inv_freq[p];
-        cosines[p] = static_cast<float>(std::cos(static_cast<double>(angle))) * rope.scale;
-        sines[p] = static_cast<float>(std::sin(static_cast<double>(angle))) * rope.scale;
-      }
-    }
+    const auto pairs = static_cast<int64_t>(config_.ropes[i].inv_freq.size());
+    for (int64_t r = rows.begin; r < rows.end; ++r)
+      angles_at(config_.ropes[i], step_.batch().position[r], step_.scratch.cosines[i] + r * pairs,
+                step_.scratch.sines[i] + r * pairs);
   }
 }
 

@@ -26,6 +26,8 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
       expert_scales_(c.layers.size()),
       sinks_(c.layers.size()),
       alt_ups_(c.layers.size()),
+      entry_biases_(2 * c.layers.size()),
+      by_token_(c.layers.size()),
       convolutions_(c.layers.size()),
       recurrences_(c.layers.size()),
       pooler_norms_(c.dense.size()) {
@@ -38,12 +40,21 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
     if (const auto& experts = c.layers[i].experts; experts && experts->correction)
       declare_vector("layers." + std::to_string(i) + ".correction", corrections_[i], experts->count,
                      {experts->count, {}});
+  if (c.hyper) declare_hyper(c);
   for (size_t i = 0; i < layers_.size(); ++i) {
+    const std::string layer = "layers." + std::to_string(i) + ".";
+    if (const auto& experts = c.layers[i].experts; experts && experts->by_token) {
+      const int64_t values = c.vocab_size * experts->active;
+      declare_vector(layer + "experts_by_token", by_token_[i], values, {values, {}});
+      vectors_.at(layer + "experts_by_token").below = experts->count;
+    }
+    if (const auto* own = c.layers[i].mixer_as<CompressedKind>()) declare_compressed(c, i, *own);
     if (const auto& own = c.layers[i].feed_forward; own && own->activation == Activation::xielu)
       declare_vector("layers." + std::to_string(i) + ".xielu", xielus_[i], 4, {4, {}});
-    if (const auto* own = c.layers[i].mixer_as<AttentionKind>(); own && own->sinks) {
+    const auto* own = c.layers[i].mixer_as<AttentionKind>();
+    if ((own && own->sinks) || c.layers[i].mixer_as<CompressedKind>()) {
       const int64_t heads = c.head_shape(i).heads;
-      declare_vector("layers." + std::to_string(i) + ".sinks", sinks_[i], heads, {heads, {}});
+      declare_vector(layer + "sinks", sinks_[i], heads, {heads, {}});
     }
     if (c.alt_up) declare_alt_up(c, i);
     if (const auto* conv = c.layers[i].mixer_as<ShortConvKind>())
@@ -154,6 +165,34 @@ void Weights::declare_alt_up(const Config& c, size_t layer) {
   if (c.alt_up->scaled) declare("scale", own.scale, c.hidden);
   declare_norm(c, prefix + "laurel_norm", own.laurel, c.hidden, false);
   layers_[layer].post_attention.stream_scale = {std::sqrt(0.5f)};  // of the residual, attention and the path beside it
+}
+
+void Weights::declare_hyper(const Config& c) {
+  hypers_.resize(2 * c.layers.size() + 1);
+  for (size_t half = 0; half < hypers_.size(); ++half) {
+    const bool head = half + 1 == hypers_.size();
+    const std::string name =
+        head ? "hyper_head" : "layers." + std::to_string(half / 2) + (half % 2 ? ".hyper_mlp" : ".hyper_attention");
+    const int64_t count = head ? c.hyper->streams : c.hyper->weights();
+    const int64_t values = count * c.hyper->streams * c.hidden, scales = head ? 1 : 3;
+    declare_vector(name + "_project", hypers_[half].project, values, {values, {}});
+    declare_vector(name + "_base", hypers_[half].base, count, {count, {}});
+    declare_vector(name + "_scale", hypers_[half].scale, scales, {scales, {}});
+  }
+}
+
+void Weights::declare_compressed(const Config& c, size_t layer, const CompressedKind& kind) {
+  const std::string prefix = "layers." + std::to_string(layer) + ".";
+  LayerNorms& norms = layers_[layer];
+  declare_norm(c, prefix + "q_norm", norms.q, kind.q_rank, false);
+  declare_norm(c, prefix + "k_norm", norms.k, c.head_dim, false);
+  const auto entries = [&](const std::string& name, bool index, int64_t dim, Norm& norm) {
+    const int64_t values = kind.ratio * kind.series() * dim;
+    declare_vector(prefix + name + "_bias", entry_biases_[2 * layer + index], values, {values, {}});
+    declare_norm(c, prefix + name + "_norm", norm, dim, false);
+  };
+  if (kind.ratio) entries("entry", false, c.head_dim, norms.entry);
+  if (kind.chosen) entries("index", true, kind.index_dim, norms.index);
 }
 
 void Weights::declare_convolution(size_t layer, int64_t width, int64_t channels, bool bias) {
@@ -326,6 +365,10 @@ void Weights::load_vector(const std::string& name, const float* data, int64_t n,
   if (row < 0 || row + n > part.place.all_rows())
     throw std::invalid_argument("'" + name + "' has " + std::to_string(part.place.all_rows()) + " values; " +
                                 std::to_string(n) + " were given from " + std::to_string(row) + " on");
+  for (int64_t i = 0; i < n && part.below; ++i)
+    if (!(data[i] >= 0.0f && data[i] < static_cast<float>(part.below)) || data[i] != std::floor(data[i]))
+      throw std::invalid_argument("'" + name + "' has the value " + std::to_string(data[i]) +
+                                  "; each must be a whole number from 0 to " + std::to_string(part.below - 1));
   for (int64_t i = 0; i < n; ++i) (*part.values)[static_cast<size_t>(part.place.column(row + i))] = data[i] + part.plus;
   std::fill_n(part.loaded.begin() + row, n, true);
 }

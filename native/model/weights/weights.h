@@ -36,7 +36,7 @@ struct Norm {
 };
 
 struct LayerNorms {
-  Norm input, post_attention, pre_mlp, post_mlp, per_layer, q, k, index;
+  Norm input, post_attention, pre_mlp, post_mlp, per_layer, q, k, index, entry;
   Norm attn_sub, ffn_sub;  // Config::sub_norm: before o, [heads * head_dim], and before down, [width]
   Norm router, pre_experts, post_experts, post_shared;  // of experts that are apart from their shared feed-forward
 };
@@ -59,6 +59,12 @@ struct AltUpVectors {
   std::vector<float> predict, correct;  // [streams * streams][streams], [streams][streams]
   std::vector<float> scale;             // [hidden]; empty: none
   Norm laurel;                          // [hidden]
+};
+
+// The vectors that weigh residual streams before one half of a layer; of the head, pre's alone.
+struct HyperVectors {
+  std::vector<float> project;      // [weights][streams][hidden]
+  std::vector<float> base, scale;  // [weights]; of pre, post and the matrix of the streams
 };
 
 class Weights {
@@ -108,6 +114,12 @@ class Weights {
   // The norm of the embeddings of distances, [hidden].
   const Norm& distance_norm() const { return distance_norm_; }
   const AltUpVectors& alt_up(size_t layer) const { return alt_ups_[layer]; }
+  // Of attention (2 * layer), of the feed-forward behind it, and, at last, of the head.
+  const HyperVectors& hyper(size_t half) const { return hypers_[half]; }
+  // What is added to the gates of each of an entry's tokens, [ratio][series][numbers of an entry].
+  const std::vector<float>& entry_bias(size_t layer, bool index) const { return entry_biases_[2 * layer + index]; }
+  // The experts of each token, [vocab_size][active]; empty: a layer's scores choose them.
+  const std::vector<float>& experts_by_token(size_t layer) const { return by_token_[layer]; }
   const Convolution& convolution(size_t layer) const { return convolutions_[layer]; }
   const Recurrence& recurrence(size_t layer) const { return recurrences_[layer]; }
   const Norm& pooler_norm(size_t i) const { return pooler_norms_[i]; }
@@ -139,6 +151,7 @@ class Weights {
     Place place;
     float plus;                // added to each value: 1 if the family stores norms minus one
     std::vector<bool> loaded;  // by row
+    int64_t below = 0;         // values are whole numbers from 0 to below - 1; 0: any
   };
 
   MatrixRows& rows_for(const std::string& name, int64_t row, int64_t rows, int64_t k);
@@ -149,6 +162,8 @@ class Weights {
   void declare(const MatrixSpec& spec, Formats& formats);
   void declare_norms(const Config& config, size_t layer);
   void declare_alt_up(const Config& config, size_t layer);
+  void declare_hyper(const Config& config);
+  void declare_compressed(const Config& config, size_t layer, const CompressedKind& kind);
   void declare_convolution(size_t layer, int64_t width, int64_t channels, bool bias);
   void declare_mamba2(size_t layer, const Mamba2Kind& kind);
   void declare_delta(size_t layer, const GatedDeltaKind& kind);
@@ -167,6 +182,8 @@ class Weights {
   std::vector<std::vector<float>> xielus_;  // alpha of positive x, of negative x, beta, limit
   std::vector<std::vector<float>> corrections_, expert_scales_, sinks_;
   std::vector<AltUpVectors> alt_ups_;
+  std::vector<HyperVectors> hypers_;
+  std::vector<std::vector<float>> entry_biases_, by_token_;
   std::vector<Convolution> convolutions_;
   std::vector<Recurrence> recurrences_;
   std::vector<std::vector<float>> attention_biases_;

@@ -18,7 +18,7 @@ from forearm.config.number_formats import DTYPES, KV_DTYPES, DTypeName, KvDTypeN
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.formats import described, plan_formats, spec_bytes
 from forearm.model.checkpoint.names import parts, stored_module
-from forearm.model.checkpoint.shards import StoredTensor, read_tensors
+from forearm.model.checkpoint.shards import WHOLE, StoredTensor, read_tensors
 from forearm.model.checkpoint.tensor_part import TensorPart, stored_shape
 from forearm.model.checkpoint.unread_tensors import HEADS, check_unread, some
 from forearm.model.families.config import ModelConfig
@@ -241,16 +241,15 @@ def _match(
             "config.json belongs to them (tie_word_embeddings, num_hidden_layers)"
         )
     matched = {
-        name: coded[name] or _fitting(tensors[name], expected, by_name[name][0].transposed)
-        for name, expected in shapes.items()
+        name: coded[name] or _fitting(tensors[name], expected, by_name[name][0]) for name, expected in shapes.items()
     }
     used = {t.name for matrix in coded.values() if matrix is not None for t in matrix.tensors} | set(by_name)
     return [(part, matched[name]) for name, sharing in by_name.items() for part in sharing], used
 
 
-def _fitting(tensor: StoredTensor, expected: tuple[int, ...], transposed: bool) -> StoredTensor:
+def _fitting(tensor: StoredTensor, expected: tuple[int, ...], part: TensorPart) -> StoredTensor:
     """Return a float tensor as a vector or matrix. Raises: ConfigError if it has another shape or is quantized."""
-    shape, columns = tensor.shape or (1,), 0
+    shape, columns, transposed = tensor.shape or (1,), 0, part.transposed
     # Qwen3-VL's experts are columns on the hub, and rows in what transformers 5 writes.
     if len(shape) == 3 and shape[1] != expected[-1] == shape[2]:
         transposed = False
@@ -264,7 +263,8 @@ def _fitting(tensor: StoredTensor, expected: tuple[int, ...], transposed: bool) 
         raise ConfigError(
             f"{tensor.path}: tensor {tensor.name} has shape {list(tensor.shape)}; config.json makes it {list(expected)}"
         )
-    _ = tensor.float_dtype
+    if not (part.whole and tensor.dtype in WHOLE):
+        _ = tensor.float_dtype
     return replace(tensor, shape=shape, transposed=columns)
 
 

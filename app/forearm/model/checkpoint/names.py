@@ -56,8 +56,26 @@ _OTHERWISE = (
     (".post_mlp_layernorm.", ".mlp.post_mlp_layernorm."),
     *((f"self_attn.{part}_proj.", f"self_attn.to_{part}.") for part in "qkv"),
     *((f"self_attn.{part}_norm.", f"self_attn.norm_{part}.") for part in "qk"),
+    ("attn.kv_norm.", "attn.norm."), ("hc_head_", "hc_head.hc_"),
     ("self_attn.o_proj.", "self_attn.to_out."), ("mlp.up_proj.", "mlp.fc1."), ("mlp.down_proj.", "mlp.fc2."),
 )  # fmt: skip
+
+_ENTRY = {"": "wkv", "_gate": "wgate", "_bias": "ape"}
+_W = {"gate": "w1", "up": "w3", "down": "w2"}
+# DeepSeek V4's, whose other names are those that transformers computes with.
+_V4_PUBLISHED = {
+    "embed": "embed", "head": "head", "input_norm": "attn_norm", "pre_mlp_norm": "ffn_norm",
+    "hyper_attention": "hc_attn_{part}", "hyper_mlp": "hc_ffn_{part}", "hyper_head": "hc_head_{part}",
+    "q_down": "attn.wq_a", "q_norm": "attn.q_norm", "q_up": "attn.wq_b", "kv": "attn.wkv", "k_norm": "attn.kv_norm",
+    "groups": "attn.wo_a", "o": "attn.wo_b", "sinks": "attn.attn_sink", "index_q": "attn.indexer.wq_b",
+    "index_weights": "attn.indexer.weights_proj", "compressed_index_norm": "attn.indexer.compressor.norm",
+    "entry_norm": "attn.compressor.norm", "router": "ffn.gate", "correction": "ffn.gate.bias",
+    "experts_by_token": "ffn.gate.tid2eid",
+    **{f"entry{part}": f"attn.compressor.{name}" for part, name in _ENTRY.items()},
+    **{f"index{part}": f"attn.indexer.compressor.{name}" for part, name in _ENTRY.items()},
+    **{f"experts.{part}": f"ffn.experts.{{expert}}.{name}" for part, name in _W.items()},
+    **{f"shared.{part}": f"ffn.shared_experts.{name}" for part, name in _W.items()},
+}  # fmt: skip
 
 
 def _otherwise(name: str, stored: Collection[str]) -> str:
@@ -236,9 +254,13 @@ def stored_module(config: ModelConfig, stored: Collection[str], key: str) -> str
 
 
 def _as_stored(config: ModelConfig, stored: Collection[str]) -> ModelConfig:
-    """Return the model with the names that the checkpoint has, if its delta attention's are those as computed."""
-    computed = any(".self_attn.forget_gate." in name for name in stored)
-    return replace(config, names=as_computed(config.names)) if computed else config
+    """Return the model with the checkpoint's names: delta attention's as computed, DeepSeek V4's as published."""
+    if any(".self_attn.forget_gate." in name for name in stored):
+        return replace(config, names=as_computed(config.names))
+    if config.hyper_connections is None or not any(name.endswith("layers.0.attn.wq_a.weight") for name in stored):
+        return config
+    embed = {} if "embed.weight" in stored else {"embed": VECTORS["embed"]}  # as transformers writes the others
+    return replace(config, names=config.names | _V4_PUBLISHED | embed)
 
 
 def _prefix(config: ModelConfig, stored: Collection[str]) -> str:

@@ -39,6 +39,7 @@ FLOATS: dict[str, tuple[DTypeName, str]] = {
     "BF16": ("bfloat16", "uint16"),
     "F64": ("float32", "float64"),  # rounded to float32 as it is read
 }
+WHOLE = ("I64", "I32")  # of tables of whole numbers
 _KINDS = {name: kind for name, (_, kind) in FLOATS.items()} | {
     "I64": "int64", "I32": "int32", "I8": "int8", "U8": "uint8", "F8_E4M3": "uint8", "F8_E8M0": "uint8",
 }  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig
-from forearm.model.families.recurrences import AltUp, GatedDelta, Lightning, Mamba2, ShortConv
+from forearm.model.families.recurrences import CompressedAttention, GatedDelta, Lightning, Mamba2, ShortConv
 
 # Executor's name (_native.pyi) -> Llama's name. ModelConfig.names overrides entries, for all layers or for a single one
 # ("layers.0.input_norm", whose value is the name without the layers' prefix). "layers.3" is the name of layer 3 as a
@@ -43,6 +43,14 @@ VECTORS = {
     "post_shared_norm": "post_feedforward_layernorm_1",
     "post_experts_norm": "post_feedforward_layernorm_2",
     "sinks": "self_attn.sinks",
+    "experts_by_token": "mlp.gate.tid2eid",
+    "entry_bias": "self_attn.compressor.position_bias",
+    "entry_norm": "self_attn.compressor.kv_norm",
+    "index_bias": "self_attn.compressor.indexer.position_bias",
+    "compressed_index_norm": "self_attn.compressor.indexer.kv_norm",
+    "hyper_attention": "attn_hc.{part}",
+    "hyper_mlp": "ffn_hc.{part}",
+    "hyper_head": "hc_head.hc_{part}",
     "attention_bias": "relative_attention_bias",
 }
 _NORMS = {
@@ -69,11 +77,10 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
             yield from norm_vectors(f"{layer}.{norm}", there, config.hidden, biases)
         if isinstance(mixer, Attention):
             yield from _head_norms(config, mixer, layer, at)
-        if isinstance(mixer, LatentAttention):
-            yield from _latent(layer, at, config.names, mixer)
+        if isinstance(mixer, LatentAttention | CompressedAttention):
+            yield from _latent(config, layer, at, names, mixer)
         yield from _feed_forward(config, layer, at, names, feed_forward)
-        if config.alt_up:
-            yield from _alt_up(config.hidden, config.alt_up, layer, at, names)
+        yield from _streams(config, layer, f"{at}.", names)
         if isinstance(mixer, ShortConv):
             taps = f"{at}.{names['conv']}"
             yield TensorPart(f"{layer}.conv", f"{taps}.weight", (config.hidden * mixer.taps,))
@@ -88,9 +95,10 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
             yield from _recurrence(layer, at, names, names["delta"], _delta(mixer, apart))
             if apart:
                 yield from _convolutions(layer, at, names, mixer)
-        if isinstance(mixer, Attention) and mixer.sinks:
+        if isinstance(mixer, CompressedAttention) or (isinstance(mixer, Attention) and mixer.sinks):
             yield TensorPart(f"{layer}.sinks", f"{at}.{names['sinks']}", (config.heads_of(mixer)[0],))
     yield from _distances(config, prefix, names)
+    yield from _streams(config, "", prefix, names)
     if config.per_layer:
         yield from norm_vectors("per_layer_norm", f"{prefix}{names['per_layer_norm']}", config.per_layer, False)
     if config.embed_norm and config.norm_weight:
@@ -122,6 +130,9 @@ def _feed_forward(
     """Yield the vectors of experts and activations, and those that end a layer: its scalar, a norm of embeddings."""
     if isinstance(own, Experts) and own.correction:
         yield TensorPart(f"{layer}.correction", f"{at}.{names['correction']}", (own.count,))
+    if isinstance(own, Experts) and own.by_token:
+        table = f"{at}.{names['experts_by_token']}"
+        yield TensorPart(f"{layer}.experts_by_token", table, (config.vocab_size * own.active,), whole=True)
     if isinstance(own, FeedForward) and own.activation == "xielu":
         for i, name in enumerate(("alpha_p", "alpha_n", "beta", "eps")):
             joint, row = names.get(f"xielu.{name}"), int(layer.partition(".")[2])  # a value for each layer
@@ -140,13 +151,25 @@ def _feed_forward(
             yield from norm_vectors(f"{layer}.{norm}", f"{at}.{names[norm]}", config.hidden, False)
 
 
-def _alt_up(hidden: int, own: AltUp, layer: str, at: str, names: Mapping[str, str]) -> Iterator[TensorPart]:
-    """Yield the vectors of a layer's alternating updates, whose small matrices are vectors too, and of its Laurel."""
-    count = own.streams
-    sizes = {"norm": hidden, "router": count * hidden, "predict": count**3, "correct": count**2}
-    for name, size in (sizes | ({"scale": hidden} if own.scaled else {})).items():
-        yield TensorPart(f"{layer}.alt_up_{name}", f"{at}.{names[f'alt_up_{name}']}", (size,))
-    yield from norm_vectors(f"{layer}.laurel_norm", f"{at}.{names['laurel_norm']}", hidden, False)
+def _streams(config: ModelConfig, layer: str, at: str, names: Mapping[str, str]) -> Iterator[TensorPart]:
+    """Yield what several residual streams have in a layer, or behind the last one (layer ""); at: with its dot.
+
+    Alternating updates have vectors, small matrices among them, and Laurel's norm; hyper-connections have weights.
+    """
+    if config.alt_up and layer:
+        count, hidden = config.alt_up.streams, config.hidden
+        sizes = {"norm": hidden, "router": count * hidden, "predict": count**3, "correct": count**2}
+        for name, size in (sizes | ({"scale": hidden} if config.alt_up.scaled else {})).items():
+            yield TensorPart(f"{layer}.alt_up_{name}", f"{at}{names[f'alt_up_{name}']}", (size,))
+        yield from norm_vectors(f"{layer}.laurel_norm", f"{at}{names['laurel_norm']}", hidden, False)
+    if (own := config.hyper_connections) is None:
+        return
+    for half in ("hyper_attention", "hyper_mlp") if layer else ("hyper_head",):
+        count = own.weights if layer else own.streams
+        sizes = {"fn": count * own.streams * config.hidden, "base": count, "scale": 3 if layer else 1}
+        for part, name in (("fn", "project"), ("base", "base"), ("scale", "scale")):
+            stored = names[half].replace("{part}", part)
+            yield TensorPart(f"{layer}.{half}_{name}".lstrip("."), f"{at}{stored}", (sizes[part],))
 
 
 def _mamba2(own: Mamba2) -> dict[str, int]:
@@ -188,14 +211,31 @@ _RECURRENCE = {
 }  # fmt: skip
 
 
-def _latent(layer: str, at: str, names: Mapping[str, str], own: LatentAttention) -> Iterator[TensorPart]:
-    """Yield the norms of both latents, and of an indexer's keys."""
-    for name, rank, stored in (("q_norm", own.q_rank, "q_a_layernorm"), ("k_norm", own.rank, "kv_a_layernorm")):
-        if rank:
-            yield from norm_vectors(f"{layer}.{name}", f"{at}.{names.get(name, f'self_attn.{stored}')}", rank, False)
-    if own.indexer and not own.indexer.shared:
-        stored = names.get("index_norm", "self_attn.indexer.k_norm")
-        yield from norm_vectors(f"{layer}.index_norm", f"{at}.{stored}", own.indexer.head_dim, True)
+def _latent(
+    config: ModelConfig, layer: str, at: str, names: Mapping[str, str], own: LatentAttention | CompressedAttention
+) -> Iterator[TensorPart]:
+    """Yield the norms of both latents, or of that of queries and of keys, and what an indexer or entries have."""
+    rank = own.rank if isinstance(own, LatentAttention) else config.head_dim
+    for name, size, stored in (("q_norm", own.q_rank, "q_a_layernorm"), ("k_norm", rank, "kv_a_layernorm")):
+        if size:
+            there = f"{at}.{config.names.get(name, f'self_attn.{stored}')}"
+            yield from norm_vectors(f"{layer}.{name}", there, size, False)
+    if isinstance(own, CompressedAttention):
+        yield from _compressed(layer, at, names, own, rank)
+    elif own.indexer and not own.indexer.shared:
+        there = f"{at}.{config.names.get('index_norm', 'self_attn.indexer.k_norm')}"
+        yield from norm_vectors(f"{layer}.index_norm", there, own.indexer.head_dim, True)
+
+
+def _compressed(
+    layer: str, at: str, names: Mapping[str, str], own: CompressedAttention, dim: int
+) -> Iterator[TensorPart]:
+    """Yield the norms of entries and of the keys that they are chosen by, and what is added to their gates."""
+    for name, norm, size in (("entry", "entry_norm", dim), ("index", "compressed_index_norm", own.index_dim)):
+        if size and own.ratio:
+            yield from norm_vectors(f"{layer}.{name}_norm", f"{at}.{names[norm]}", size, False)
+            bias = own.ratio * own.series * size
+            yield TensorPart(f"{layer}.{name}_bias", f"{at}.{names[f'{name}_bias']}", (bias,))
 
 
 def _head_norms(config: ModelConfig, mixer: Attention, layer: str, at: str) -> Iterator[TensorPart]:

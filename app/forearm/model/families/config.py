@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from forearm.config.number_formats import DTypeName
-from forearm.model.families.recurrences import AltUp, GatedDelta, Lightning, Mamba2, ShortConv
+from forearm.model.families.recurrences import CompressedAttention, GatedDelta, Lightning, Mamba2, ShortConv
 
 if TYPE_CHECKING:
     from forearm.array_types import Float32Array
+    from forearm.model.families.recurrences import AltUp, HyperConnections
 
 # swiglu_oai: gpt-oss's clamped gate * sigmoid(1.702 gate) * (up + 1), only of a gated feed-forward. xielu: Apertus'
 # activation with constants of its own in each layer, only of a feed-forward that is not gated.
@@ -97,7 +99,7 @@ class LatentAttention:
     indexer: Indexer | None = None
 
 
-Mixer = Attention | ShortConv | Mamba2 | GatedDelta | LatentAttention | Lightning
+Mixer = Attention | ShortConv | Mamba2 | GatedDelta | LatentAttention | Lightning | CompressedAttention
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ class FeedForward:
     bias: each of its matrices has a bias. down_bias: the last one alone has.
     gate_scale, out_scale: multiply the gate before its activation, and the result. gate_cut: a token's gates become
     max(0, gate - mean - gate_cut * deviation) before it (You et al. 2025, arXiv:2506.06644); None: they do not.
+    limit: the most of a gate, and of the magnitude that it multiplies.
     """
 
     width: int
@@ -117,15 +120,16 @@ class FeedForward:
     gate_scale: float = 1.0
     out_scale: float = 1.0
     gate_cut: float | None = None
+    limit: float = math.inf
 
 
 @dataclass(frozen=True)
 class Experts:
     """A feed-forward of `count` experts, of which a router chooses `active` for each token: their weighted sum.
 
-    width, activation, gated, bias: those of one expert.
+    width, activation, gated, bias, limit: those of one expert.
     score: what an expert's weight is made of. softmax: of all logits. sigmoid: of each logit. softmax_chosen: softmax
-    of the logits of the chosen experts alone. sparse_mixer: Phi-3.5-MoE's, with `jitter`.
+    of the logits of the chosen experts alone. sparse_mixer: Phi-3.5-MoE's, with `jitter`. sqrt_softplus: of each logit.
     correction: a vector added to the scores to choose by, not to the weights.
     groups: if more than 1, experts are chosen from the `groups_kept` groups of neighbours whose `group_best` best
     scores have the largest sums (DeepSeek V2: 1, V3: 2).
@@ -135,6 +139,7 @@ class Experts:
     sigmoid of a linear function of the token (Qwen2-MoE).
     apart: router, experts and shared feed-forward have norms of their own before them, and the latter two behind them;
     logits are multiplied with hidden ** -0.5, and each expert's weight with a factor (Gemma 4 26B-A4B).
+    by_token: a table has the experts of each token, which scores weigh alone (DeepSeek V4's first layers).
     """
 
     width: int
@@ -143,7 +148,7 @@ class Experts:
     activation: Activation = "silu"
     gated: bool = True
     bias: bool = False
-    score: Literal["softmax", "sigmoid", "softmax_chosen", "sparse_mixer"] = "softmax"
+    score: Literal["softmax", "sigmoid", "softmax_chosen", "sparse_mixer", "sqrt_softplus"] = "softmax"
     correction: bool = False
     groups: int = 1
     groups_kept: int = 1
@@ -157,6 +162,8 @@ class Experts:
     shared: FeedForward | None = None
     shared_gate: bool = False
     apart: bool = False
+    limit: float = math.inf
+    by_token: bool = False
 
 
 @dataclass(frozen=True)
@@ -264,6 +271,7 @@ class ModelConfig:
     per_layer_scale: float = 1.0
     per_layer_vocab: int = 0  # rows of its table, of which tokens beyond have the first one; 0: vocab_size
     alt_up: AltUp | None = None  # several residual streams (Gemma 3n); None: one
+    hyper_connections: HyperConnections | None = None  # several residual streams (DeepSeek V4); None: one
     qkv_bias: bool = False
     o_bias: bool = False
     head_bias: bool = False
@@ -286,9 +294,9 @@ class ModelConfig:
     # halves alternate. Of experts: names.py, _PLACE.
     names: dict[str, str] = field(default_factory=dict)
 
-    def heads_of(self, mixer: Attention | LatentAttention) -> tuple[int, int, int]:
+    def heads_of(self, mixer: Attention | LatentAttention | CompressedAttention) -> tuple[int, int, int]:
         """Return the numbers of a layer's heads and kv heads, and the size of its heads."""
-        if isinstance(mixer, LatentAttention):
+        if not isinstance(mixer, Attention):
             return self.heads, self.kv_heads, self.head_dim
         return mixer.heads or self.heads, mixer.kv_heads or self.kv_heads, mixer.head_dim or self.head_dim
 
@@ -303,9 +311,12 @@ class ModelConfig:
         shares = any(one.indexer and one.indexer.shared for one in latents)
         mixers = [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention)]
         own = any(m.kv_heads or m.head_dim or m.keys_as_values or m.shared_from is not None for m in mixers)
-        return self.norm_residual == "none" and not own and not shares and not self.per_layer
+        own = own or bool(self.per_layer or self.hyper_connections)
+        return self.norm_residual == "none" and not own and not shares
 
     @property
     def has_states(self) -> bool:
         """True if a layer keeps a state of each sequence, which is of one position alone, beside keys and values."""
-        return any(layer.mamba2 or isinstance(layer.mixer, ShortConv | GatedDelta | Lightning) for layer in self.layers)
+        mixers = [layer.mamba2 or layer.mixer for layer in self.layers]
+        kinds = ShortConv | Mamba2 | GatedDelta | Lightning
+        return any(isinstance(one, kinds) or getattr(one, "ratio", 0) for one in mixers)

@@ -13,16 +13,17 @@ from typing import Literal
 
 from forearm.config.number_formats import WeightFormat
 from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, Mixer, ModelConfig
-from forearm.model.families.recurrences import Lightning, Mamba2, ShortConv
+from forearm.model.families.recurrences import CompressedAttention, Lightning, Mamba2, ShortConv
 
 # embedding, table: rows are looked up; a tied head multiplies with the embedding. head: gives the logits.
 # *_in: multiplied with the normed residual. mixer_inner: multiplied with rows that the mixer has made of these.
 # mixer_heads: a matrix for each head (`experts` of them), multiplied with the head's part of such rows; never
-# quantized. *_out: multiplied with the result of the mixer or feed-forward and added to the residual. router: gives the
-# scores of experts or the gates of a recurrence; never quantized. pooler: a layer after pooling.
+# quantized. mixer_groups: the same for each group of heads, quantized as others. *_out: multiplied with the result of
+# the mixer or feed-forward and added to the residual. router: gives the scores of experts or the gates of a recurrence;
+# never quantized. pooler: a layer after pooling.
 Role = Literal[
-    "embedding", "table", "head", "mixer_in", "mixer_inner", "mixer_heads", "mixer_out", "feed_forward_in",
-    "feed_forward_out", "router", "pooler",
+    "embedding", "table", "head", "mixer_in", "mixer_inner", "mixer_heads", "mixer_groups", "mixer_out",
+    "feed_forward_in", "feed_forward_out", "router", "pooler",
 ]  # fmt: skip
 
 
@@ -183,6 +184,8 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str) -> Iterator[MatrixSpec]:
         yield joint("lightning_in", [(f"lightning_{n}", "self_attn.qkv_proj", own.inner) for n in "vkq"], "mixer_in")
         yield _single(f"{at}lightning_gate", "self_attn.output_gate", own.inner, width, "mixer_in")
         yield _single(f"{at}lightning_out", "self_attn.out_proj", width, own.inner, "mixer_out")
+    elif isinstance(own, CompressedAttention):
+        yield from _compressed(config, own, at)
     elif isinstance(own, Mamba2):
         sizes = (("z", own.inner), ("xbc", own.channels), ("dt", own.heads))
         rows = [(f"mamba_{name}", "mamba.in_proj", count) for name, count in sizes]
@@ -229,6 +232,35 @@ def _latent(config: ModelConfig, own: LatentAttention, at: str) -> Iterator[Matr
         part = MatrixPart(f"{at}{name}", "self_attn.kv_b_proj", rows)
         yield MatrixSpec(part.name, (part,), k, "mixer_heads", experts=heads, active=heads)
     yield _single(f"{at}o", "self_attn.o_proj", config.hidden, heads * own.value, "mixer_out", config.o_bias)
+
+
+def _compressed(config: ModelConfig, own: CompressedAttention, at: str) -> Iterator[MatrixSpec]:
+    """Yield the matrices of compressed attention; those that entries are made by have gates, so they stay floats."""
+    width, heads, dim = config.hidden, config.heads, config.head_dim
+    joint = (
+        MatrixPart(f"{at}q_down", "self_attn.q_a_proj", own.q_rank),
+        MatrixPart(f"{at}kv", "self_attn.kv_proj", dim),
+    )
+    yield MatrixSpec(f"{at}latent_in", joint, width, "mixer_in")
+    yield _single(f"{at}q_up", "self_attn.q_b_proj", heads * dim, own.q_rank, "mixer_inner")
+    entries = [("entry", "self_attn.compressor", dim)] if own.ratio else []
+    entries += [("index", "self_attn.compressor.indexer", own.index_dim)] if own.chosen else []
+    parts = [
+        MatrixPart(f"{at}{name}{part}", f"{module}.{stored}_proj", own.series * size)
+        for name, module, size in entries
+        for part, stored in (("", "kv"), ("_gate", "gate"))
+    ]
+    if own.chosen:
+        module = "self_attn.compressor.indexer"
+        parts.append(MatrixPart(f"{at}index_weights", f"{module}.scorer.weights_proj", own.index_heads))
+        queries = own.index_heads * own.index_dim
+        yield _single(f"{at}index_q", f"{module}.q_b_proj", queries, own.q_rank, "mixer_inner")
+    if parts:
+        yield MatrixSpec(f"{at}entry_in", tuple(parts), width, "router")
+    group = MatrixPart(f"{at}groups", "self_attn.o_a_proj", own.group_rank)
+    k, count = heads // own.groups * dim, own.groups
+    yield MatrixSpec(group.name, (group,), k, "mixer_groups", experts=count, active=count)
+    yield _single(f"{at}o", "self_attn.o_b_proj", width, own.groups * own.group_rank, "mixer_out")
 
 
 def _up_and_down(config: ModelConfig, own: FeedForward | Experts, prefix: str, stored: str) -> Iterator[MatrixSpec]:

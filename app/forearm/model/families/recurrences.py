@@ -1,4 +1,4 @@
-"""Mixers that keep a state (Mamba2, the gated delta rule, short convolutions), and several residual streams."""
+"""Mixers that keep a state (Mamba2, the gated delta rule, convolutions, compression), and several residual streams."""
 
 from __future__ import annotations
 
@@ -134,3 +134,56 @@ class AltUp:
     streams: int
     laurel: int
     scaled: bool
+
+
+@dataclass(frozen=True)
+class CompressedAttention:
+    """A mixer: attention to a window, and to entries that stand for `ratio` tokens each (DeepSeek V4).
+
+    All heads share one key of ModelConfig.head_dim numbers a token, whose last numbers are rotated, and which is its
+    value, too. An entry, one more such key, is a sum of numbers that the tokens give, weighted by a softmax of gates
+    over them, normalized, and rotated as its first token; what the tokens so far add to the next one is a state.
+    Queries, made of a latent of rank q_rank, are normalized per head, without weights. Results are rotated back, and
+    each of `groups` groups of heads has a matrix of group_rank rows before the last one.
+
+    rope, back: indices into ModelConfig.ropes: the angles of queries and keys, and the same with the other sign.
+    ratio: 0: there are no entries. overlapping: an entry is made of the `ratio` tokens before its own, too.
+    chosen: a token sees so many entries, of the largest scores, which are those of an Indexer of index_heads heads of
+    index_dim numbers, with entries of its own as keys; 0: it sees all that are complete.
+    """
+
+    rope: int
+    back: int
+    q_rank: int
+    window: int
+    groups: int
+    group_rank: int
+    ratio: int = 0
+    overlapping: bool = False
+    index_heads: int = 0
+    index_dim: int = 0
+    chosen: int = 0
+
+    @property
+    def series(self) -> int:
+        """Return how many entries a token adds to."""
+        return 2 if self.overlapping else 1
+
+
+@dataclass(frozen=True)
+class HyperConnections:
+    """Manifold-constrained hyper-connections of `streams` residuals (Xie et al. 2025, arXiv:2512.24880).
+
+    Each half of a layer reads a weighted sum of the streams; its result is added to each by a weight, and the streams
+    are mixed by a matrix that `rounds` rounds of dividing by the sums of columns and rows, with `eps` added to these,
+    make doubly stochastic. The weights are functions of the token's streams.
+    """
+
+    streams: int
+    rounds: int
+    eps: float
+
+    @property
+    def weights(self) -> int:
+        """Return the number of weights before a half: of what it reads, of its result, and of the matrix."""
+        return (2 + self.streams) * self.streams

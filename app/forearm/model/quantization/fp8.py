@@ -37,12 +37,21 @@ _SCALE_ENDS = ("_scale_inv", "_scale")
 _IGNORED = ("input_scale", "activation_scale", "input_scale_ub")
 
 
-def fp8(settings: Keys, tensors: CheckpointTensors) -> Find:
-    """Return the function that finds the matrices of a checkpoint with quant_method fp8 or fbgemm_fp8."""
+def fp8(settings: Keys, tensors: CheckpointTensors, wide: bool) -> Find:
+    """Return the function that finds the matrices of a checkpoint with quant_method fp8 or fbgemm_fp8.
+
+    DeepSeek V4's experts beside them are MXFP4, int8 [rows, k / 2]; the names of its scales end in .scale. wide: their
+    activations are not rounded to int8.
+    """
     block = block_of(settings, "weight_block_size")
 
     def matrix(module: str, shape: tuple[int, int]) -> CodedMatrix | None:
         weight = tensors.stored.get(_codes_name(tensors, module))
+        if weight is not None and weight.dtype == "I8" and tensors.has(f"{module}.scale"):
+            rows, k = shape
+            codes = tensors.take(f"{module}.weight", ("I8",), (rows, k // 2))
+            scales = tensors.take(f"{module}.scale", MX_SCALES, (rows, k // MX_GROUP))
+            return mxfp4_matrix(module, shape, codes, scales, wide)
         if weight is None or weight.dtype != "F8_E4M3":
             return None
         return fp8_matrix(tensors, module, shape, block)
@@ -80,9 +89,8 @@ def fp8_matrix(
     experts = tensors.stored[name].shape[:-2] if tensors.has(name) else ()
     rows = shape[0] // max(math.prod(experts), 1)
     codes = tensors.take(name, ("F8_E4M3",), (*experts, rows, k))
-    scales_name = next(
-        (name + end for end in _SCALE_ENDS if tensors.has(name + end)), name + _SCALE_ENDS[block is None]
-    )
+    names = *(name + end for end in _SCALE_ENDS), f"{module}.scale"
+    scales_name = next((one for one in names if tensors.has(one)), name + _SCALE_ENDS[block is None])
     floats = ("F32", "BF16", "F16", "F8_E8M0")
     if block is None:
         of_one = [(*experts, 1, 1), experts] if experts else [(), (1,), (1, 1)]
@@ -147,7 +155,7 @@ def mxfp4_matrix(
 
 
 def _mxfp4_rows(codes: StoredTensor, scales: StoredTensor, files: Files, begin: int, end: int) -> Codes:
-    stored = files.array(codes)[begin:end].reshape(end - begin, -1)
+    stored = files.array(codes)[begin:end].reshape(end - begin, -1).view(np.uint8)
     stored = nibbles(stored)
     twice = np.frombuffer(stored.tobytes().translate(_TABLE), np.int8).reshape(stored.shape)  # no indices of 8 bytes
     return Codes(twice, powers_of_two(files.array(scales)[begin:end]) * np.float32(0.5))

@@ -44,7 +44,7 @@ HEAD_GROUPS = 2
 # SmolLM2-135M, 10,220 predictions, the head as above: the KL divergence is 0.0194 with all in E4M3, 0.0079 with gate
 # and up of all layers; less the means of activations, 0.0063 so, 0.0037 with those of the middle half, 0.0030 with
 # those of the middle third. Models without gate and up are fp8 throughout.
-FP8_INT8_ROLES = ("mixer_in", "mixer_inner", "mixer_out", "feed_forward_out")
+FP8_INT8_ROLES = ("mixer_in", "mixer_inner", "mixer_groups", "mixer_out", "feed_forward_out")
 FP8_END_LAYERS = 3
 # Their groups in rows that 128 does not divide, such as those of 576 values. The two digits of 16-bit activations have
 # two sums a group: with 64, which divides 576, 512 tokens of SmolLM2-135M take 168 ms, so 130, and 32 sequences 28.6
@@ -158,8 +158,8 @@ def find_coded(
         "compressed-tensors": lambda: compressed_tensors(
             settings, stored, None if asked.activations == "auto" and report is None else wide
         ),
-        "fp8": lambda: fp8(settings, stored),
-        "fbgemm_fp8": lambda: fp8(settings, stored),
+        "fp8": lambda: fp8(settings, stored, wide),
+        "fbgemm_fp8": lambda: fp8(settings, stored, wide),
         "mxfp4": lambda: mxfp4(stored, wide),
         "bitnet": lambda: bitnet(settings, stored, wide),
         "gguf": lambda: gguf_matrices(tensors, wide),
