@@ -31,6 +31,13 @@ _MIMO = {
     "head_dim": 36, "v_head_dim": 20, "sliding_window": 16, "n_routed_experts": 8, "num_experts_per_tok": 3,
     "moe_intermediate_size": 24,
 }  # fmt: skip
+# with few heads all products of a key can be negative, and entries with a score of 0 are chosen among by chance
+_V4 = {
+    "num_key_value_heads": 1, "head_dim": 48, "partial_rotary_factor": 0.25, "q_lora_rank": 44, "o_groups": 3,
+    "o_lora_rank": 28, "index_n_heads": 18, "index_head_dim": 32, "n_routed_experts": 10, "num_experts_per_tok": 3,
+    "moe_intermediate_size": 28, "intermediate_size": 28,
+}  # fmt: skip
+_SPARSE, _HEAVY = "compressed_sparse_attention", "heavily_compressed_attention"
 
 _EYES = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28,
@@ -277,6 +284,18 @@ ROWS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any], int
         **_LATENT, "index_n_heads": 18, "index_head_dim": 48, "index_topk": 1010, "q_lora_rank": 52,
         "n_routed_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 28, "first_k_dense_replace": 1,
         "max_position_embeddings": 1200,
+    }, 1040, 3, 0),
+    ("deepseek_v4", "DeepseekV4Config", {
+        **_V4, "compress_rates": {_SPARSE: 4, _HEAVY: 16}, "index_topk": 6, "sliding_window": 20,
+        "layer_types": ["sliding_attention", _SPARSE, _HEAVY, _SPARSE], "num_hidden_layers": 4, "num_hash_layers": 2,
+    }),
+    ("deepseek_v4-streams", "DeepseekV4Config", {
+        **_V4, "compress_rates": {_SPARSE: 6, _HEAVY: 10}, "index_topk": 5, "sliding_window": 40, "hc_mult": 3,
+        "hc_sinkhorn_iters": 3, "swiglu_limit": 0.7, "num_hidden_layers": 4, "num_hash_layers": 0, "o_groups": 1,
+        "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+    }),
+    ("deepseek_v4-long", "DeepseekV4Config", {
+        **_V4, "layer_types": [_HEAVY, _SPARSE], "index_topk": 130, "max_position_embeddings": 1200,
     }, 1040, 3, 0),
     ("flint", "FlintConfig", {
         "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "num_hidden_layers": 5,

@@ -7,10 +7,12 @@ It takes the weights as a checkpoint stores them (float16 and bfloat16 are widen
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from tests.model.reference_compressed import compressed_attention, joined, weighed
 from tests.model.reference_routes import Seen, chosen_keys, routes
 from tests.model.reference_streams import corrected, first_streams, laurel, one_stream, predicted
 from tests.model.reference_sums import EXACT, Array, Positions, Rounding, linear, norm, rotated
@@ -18,7 +20,7 @@ from tests.model.reference_sums import EXACT, Array, Positions, Rounding, linear
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.shards import Mapping, widened
 from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig
-from forearm.model.families.recurrences import GatedDelta, Lightning, Mamba2, ShortConv
+from forearm.model.families.recurrences import CompressedAttention, GatedDelta, Lightning, Mamba2, ShortConv
 
 Kept = dict[int, tuple[Array, Array]]  # the keys and values of each layer
 
@@ -48,7 +50,8 @@ def weights_of(checkpoint: Checkpoint) -> tuple[ModelConfig, dict[str, Array]]:
 
 def logits(config: ModelConfig, weights: dict[str, Array], tokens: list[int], rounding: Rounding = EXACT) -> Array:
     """Logits after every token, float64 [tokens, vocab]."""
-    x = hidden(config, weights, tokens, 0, rounding)
+    several = hyper_connected(config, weights, tokens, rounding) if config.hyper_connections else None
+    x = hidden(config, weights, tokens, 0, rounding) if several is None else several
     head = weights["embed" if config.tied_head else "head"]
     out = linear(x, head, weights.get("head.bias"), rounding, rounding.int8_head) * config.logits_scale
     return config.logits_softcap * np.tanh(out / config.logits_softcap) if config.logits_softcap else out
@@ -100,6 +103,25 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
         x = x * own.get("scalar", 1.0)
     x = one_stream(config, weights, streams, rounding) if config.alt_up else x
     return norm(config, weights, "final_norm", x, rounding)
+
+
+def hyper_connected(config: ModelConfig, weights: dict[str, Array], tokens: list[int], e: Rounding) -> Array:
+    """Rows after the last norm, as `hidden`, of several residual streams, which each half of a layer weighs."""
+    assert config.hyper_connections is not None
+    positions = np.arange(len(tokens))
+    x = embedded(config, weights, tokens, 0, positions, e)
+    streams = np.repeat(x[:, None], config.hyper_connections.streams, axis=1)
+    for i, layer in enumerate(config.layers):
+        own = {name.split(".", 2)[2]: w for name, w in weights.items() if name.startswith(f"layers.{i}.")}
+        assert isinstance(layer.mixer, CompressedAttention)
+        assert isinstance(layer.feed_forward, Experts)
+        x, post, mix = weighed(config, own, "attention", streams, e)
+        y = compressed_attention(config, layer.mixer, own, norm(config, own, "input_norm", x, e), positions, e)
+        streams = joined(streams, y, post, mix, e)
+        x, post, mix = weighed(config, own, "mlp", streams, e)
+        y = experts(layer.feed_forward, own, norm(config, own, "pre_mlp_norm", x, e), e, tokens)
+        streams = joined(streams, y, post, mix, e)
+    return norm(config, weights, "final_norm", weighed(config, weights, "head", streams, e)[0], e)
 
 
 def embedded(
@@ -413,7 +435,8 @@ def mlp(own: FeedForward, w: dict[str, Array], x: Array, e: Rounding, config: Mo
         gate = np.minimum(linear(x, w["gate"], w.get("gate.bias"), e), 7)
         up = e.around(gate / (1 + np.exp(-1.702 * gate)), e.sums, 8) * (np.clip(up, -7, 7) + 1)
     elif own.gated:
-        gate = own.gate_scale * linear(x, w["gate"], w.get("gate.bias"), e)
+        gate = np.minimum(own.gate_scale * linear(x, w["gate"], w.get("gate.bias"), e), own.limit)
+        up = np.clip(up, -own.limit, own.limit)
         if own.gate_cut is not None:
             least = gate.mean(axis=1, keepdims=True) + own.gate_cut * gate.std(axis=1, keepdims=True)
             gate = np.maximum(e.around(gate - e.around(least, e.sums, 8), e.sums), 0)
@@ -425,10 +448,14 @@ def mlp(own: FeedForward, w: dict[str, Array], x: Array, e: Rounding, config: Mo
     return own.out_scale * linear(up, w["down"], w.get("down.bias"), e)
 
 
-def experts(own: Experts, w: dict[str, Array], x: Array, e: Rounding) -> Array:
-    """The weighted sum of a token's experts, and the shared one's result. What routes is not rounded."""
-    chosen, weights = routes(own, x @ w["router"].T + w.get("router.bias", 0.0), w.get("correction"))
-    one = FeedForward(own.width, own.activation, own.gated, own.bias)
+def experts(own: Experts, w: dict[str, Array], x: Array, e: Rounding, tokens: Sequence[int] = ()) -> Array:
+    """The weighted sum of a token's experts, and the shared one's result. What routes is not rounded.
+
+    tokens: those of the rows, by which a table may have their experts.
+    """
+    table = w["experts_by_token"].reshape(-1, own.active)[list(tokens)].astype(int) if own.by_token else None
+    chosen, weights = routes(own, x @ w["router"].T + w.get("router.bias", 0.0), w.get("correction"), table)
+    one = FeedForward(own.width, own.activation, own.gated, own.bias, limit=own.limit)
     each = each_expert(own, w)
     y = np.zeros_like(x)
     for token, expert in np.ndindex(chosen.shape):

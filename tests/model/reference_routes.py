@@ -13,20 +13,27 @@ from forearm.model.families.config import Experts, LatentAttention, ModelConfig
 Seen = npt.NDArray[np.bool_] | None  # [tokens, keys]: those that an indexer has chosen; None: all
 
 
-def routes(own: Experts, logits: Array, correction: Array | None) -> tuple[Positions, Array]:
-    """The experts of each token, best first, and their weights."""
+def routes(
+    own: Experts, logits: Array, correction: Array | None, table: Positions | None = None
+) -> tuple[Positions, Array]:
+    """The experts of each token, best first, or those of the table, and their weights."""
     exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
     softmax = exponentials / exponentials.sum(axis=-1, keepdims=True)
     if own.score == "sparse_mixer":
         return sparse_mixer(own, logits)
-    scores = {"softmax": softmax, "sigmoid": 1 / (1 + np.exp(-logits)), "softmax_chosen": softmax}[own.score]
+    scores = {
+        "softmax": softmax,
+        "sigmoid": 1 / (1 + np.exp(-logits)),
+        "softmax_chosen": softmax,
+        "sqrt_softplus": np.sqrt(np.logaddexp(0, logits)),
+    }[own.score]
     choice = scores if correction is None else scores + correction
     if own.groups > 1:
         groups = choice.reshape(len(choice), own.groups, -1)
         sums = np.sort(groups, axis=-1)[:, :, -own.group_best :].sum(axis=-1)
         worst_kept = np.sort(sums, axis=-1)[:, -own.groups_kept, None]
         choice = np.where((sums >= worst_kept)[:, :, None], groups, -np.inf).reshape(choice.shape)
-    chosen = np.argsort(-choice, axis=-1, kind="stable")[:, : own.active]
+    chosen = np.argsort(-choice, axis=-1, kind="stable")[:, : own.active] if table is None else table
     weights = np.take_along_axis(scores, chosen, axis=-1)
     if own.renormalized or own.score == "softmax_chosen":
         weights = weights / (weights.sum(axis=-1, keepdims=True) + own.sum_epsilon)

@@ -16,7 +16,15 @@ from forearm.model.families.config import (
     ModelConfig,
     Rope,
 )
-from forearm.model.families.recurrences import AltUp, GatedDelta, Lightning, Mamba2, ShortConv
+from forearm.model.families.recurrences import (
+    AltUp,
+    CompressedAttention,
+    GatedDelta,
+    HyperConnections,
+    Lightning,
+    Mamba2,
+    ShortConv,
+)
 
 
 def rope(head_dim: int) -> Rope:
@@ -51,11 +59,24 @@ LATENT = replace(LLAMA, heads=20, kv_heads=1, head_dim=40, ropes=(rope(8),))
 MLA = LatentAttention(0, rank=32, plain=12, rotary=8, value=20, q_rank=28)
 INDEXERS = (Indexer(9, 32, 600), Indexer(9, 32, 600, interleaved=True), Indexer(9, 32, 600, shared=True))
 CHOOSING = [replace(MLA, indexer=one) for one in INDEXERS]
+# Entries of which there are two chunks; those that are chosen, of as many tokens as a block holds a multiple of or not.
+PLAIN = CompressedAttention(0, 1, 28, window=600, groups=2, group_rank=20)
+CHOSEN = replace(PLAIN, window=20, overlapping=True, index_heads=9, index_dim=32)
+COMPRESSED = (
+    PLAIN,
+    replace(CHOSEN, ratio=4, chosen=40),
+    replace(PLAIN, window=20, ratio=2),
+    replace(CHOSEN, ratio=6, chosen=100),
+    replace(PLAIN, ratio=128),
+)
+LOOKED_UP = Experts(40, 12, 3, score="sqrt_softplus", renormalized=True, shared=FeedForward(72, limit=0.7), limit=0.5)
+BACK = replace(rope(8), inv_freq=-rope(8).inv_freq)
 # Cases with other branches of forward(): full-width qk-norm and norms after the layers; sandwich norms, windows and
 # softcaps; heads of two shapes, with caches that layers share; an embedding of each layer, with several residual
 # streams and cut gates, too; experts apart from a dense feed-forward; learned positions, LayerNorm, biases and no gate;
 # heads that end inside a panel; experts, a gated shared one beside them in one layer, chosen by groups in the other;
-# latent attention, with heads that the threads divide, and to keys that are chosen.
+# latent attention, with heads that the threads divide, and to keys that are chosen; compressed attention of several
+# streams.
 SHAPES = {
     "llama": LLAMA,
     "olmo2": replace(LLAMA, qk_norm="full", norm_placement="post"),
@@ -211,6 +232,17 @@ SHAPES = {
     "norms within halves": replace(LLAMA, sub_norm=True, layers=layers(FeedForward(176, "relu_squared"))),
     "latent": replace(LATENT, layers=(Layer(MLA, FeedForward(176)),) * 2),
     "chosen keys": replace(LATENT, layers=tuple(Layer(one, FeedForward(176)) for one in CHOOSING)),
+    "compressed": replace(
+        LLAMA,
+        heads=20,
+        kv_heads=1,
+        head_dim=48,
+        ropes=(rope(8), BACK),
+        hyper_connections=HyperConnections(3, 4, 1e-6),
+        layers=tuple(
+            Layer(own, replace(LOOKED_UP, by_token=i < 2, correction=i > 1)) for i, own in enumerate(COMPRESSED)
+        ),
+    ),
     "delta by channel": replace(
         LLAMA, heads=5, kv_heads=1, head_dim=40, ropes=(), attention_gate="sigmoid", head_gates=True, layers=BY_CHANNEL
     ),

@@ -219,3 +219,97 @@ def test_fp8_experts_may_be_in_one_tensor(model: str, form: str, tmp_path: Path)
 
     assert format_of_experts(tmp_path / "stored", "auto").dtype == "fp8_e4m3"
     assert 0 < np.median(np.abs(ours - theirs)) < 0.01 * theirs.std()
+
+
+_V4 = next(case for case in CASES if case.name == "deepseek_v4")
+_V4_SIZES = {"hidden_size": 256, "q_lora_rank": 128, "head_dim": 64, "index_topk": 5, "o_lora_rank": 128}
+_V4_WIDTHS = {"moe_intermediate_size": 96, "intermediate_size": 96}
+# transformers' names, as they follow each other in a name, and those of published files.
+_V4_NAMES = (
+    ("model.", ""), (".self_attn.", ".attn."), (".mlp.", ".ffn."), ("embed_tokens", "embed"), ("lm_head", "head"),
+    ("compressor.indexer.scorer.weights_proj", "indexer.weights_proj"), ("compressor.indexer.q_b_proj", "indexer.wq_b"),
+    ("compressor.indexer.", "indexer.compressor."), ("compressor.kv_norm", "compressor.norm"),
+    ("position_bias", "ape"), ("kv_proj", "wkv"), ("compressor.gate_proj", "compressor.wgate"), ("q_a_proj", "wq_a"),
+    ("q_b_proj", "wq_b"), ("o_a_proj", "wo_a"), ("o_b_proj", "wo_b"), ("q_a_norm", "q_norm"), ("sinks", "attn_sink"),
+    ("e_score_correction_bias", "bias"), ("input_layernorm", "attn_norm"), ("post_attention_layernorm", "ffn_norm"),
+    ("attn_hc.", "hc_attn_"), ("ffn_hc.", "hc_ffn_"), ("hc_head.hc_", "hc_head_"), ("gate_proj", "w1"),
+    ("down_proj", "w2"), ("up_proj", "w3"),
+)  # fmt: skip
+
+
+def published(name: str) -> str:
+    """Return the name that DeepSeek V4's published files have for transformers' name of a tensor."""
+    for ours, theirs in _V4_NAMES:
+        name = name.replace(ours, theirs)
+    return name
+
+
+def in_blocks(w: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Return E4M3 with a power of two for each block of 128 x 128, and the numbers that these are."""
+    rows, k = w.shape
+    codes, scales = torch.empty_like(w), torch.empty(-(-rows // 128), -(-k // 128))
+    back = torch.empty_like(w)
+    for i, j in np.ndindex(*scales.shape):
+        at = slice(128 * i, 128 * i + 128), slice(128 * j, 128 * j + 128)
+        scales[i, j] = 2 ** torch.ceil(torch.log2(w[at].abs().max() / 448))
+        codes[at] = (w[at] / scales[i, j]).to(torch.float8_e4m3fn).float()
+        back[at] = codes[at] * scales[i, j]
+    stored = {"weight": codes.to(torch.float8_e4m3fn), "scale": scales.to(torch.float8_e8m0fnu)}
+    return stored, back
+
+
+def in_four_bits(w: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Return MXFP4, two numbers in an int8, and the numbers that these are."""
+    encoded = BY_NAME["mxfp4"].encode(w.double().numpy())
+    back = BY_NAME["mxfp4"].decode(encoded, (w.shape[0], w.shape[1]))
+    codes = encoded["weight_blocks"].reshape(w.shape[0], -1).view(torch.int8)
+    scales = encoded["weight_scales"].view(torch.float8_e8m0fnu)
+    return {"weight": codes, "scale": scales}, torch.from_numpy(back).float()
+
+
+def as_published(name: str, tensor: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Return what a published file has of transformers' tensor, by their names, and the numbers that these are."""
+    at, kind = published(name).removesuffix(".weight"), name.rpartition("self_attn.")[2]
+    if "mlp.experts." in name:
+        stored, back, parts = {}, tensor.float(), ("w1", "w3") if "gate_up" in name else ("w2",)
+        for expert, joint in enumerate(back):
+            for part, rows in zip(parts, joint.chunk(len(parts)), strict=True):
+                codes, numbers = in_four_bits(rows)
+                rows.copy_(numbers)
+                one = f"{at.rpartition('.')[0]}.{expert}.{part}"
+                stored |= {f"{one}.{end}": value for end, value in codes.items()}
+        return stored, back
+    of_entries = "compressor" in kind and "q_b_proj" not in kind
+    if not name.endswith("proj.weight") or of_entries:
+        return {published(name): tensor}, tensor
+    codes, back = in_blocks(tensor.float())
+    return {f"{at}.{end}": value for end, value in codes.items()}, back
+
+
+def test_deepseek_v4_opens_as_it_is_published(tmp_path: Path) -> None:
+    """FP8 in blocks, MXFP4 experts and bfloat16 or float32 beside them, under names of their own."""
+    case = replace(_V4, settings=_V4.settings | _V4_SIZES | _V4_WIDTHS, dtype="bfloat16")
+    make(case, tmp_path / "plain")
+    stored: dict[str, torch.Tensor] = {}
+    floats: dict[str, torch.Tensor] = {}
+    for name, tensor in load_file(tmp_path / "plain/model.safetensors").items():
+        own, floats[name] = as_published(name, tensor)
+        stored |= {one: value.contiguous() for one, value in own.items()}
+    config = json.loads((tmp_path / "plain/config.json").read_text()) | {"expert_dtype": "fp4"}
+    method = {"quant_method": "fp8", "weight_block_size": [128, 128], "scale_fmt": "ue8m0", "fmt": "e4m3"}
+    for kind, tensors, more in (("stored", stored, {"quantization_config": method}), ("floats", floats, {})):
+        (tmp_path / kind).mkdir()
+        save_file(tensors, tmp_path / kind / "model.safetensors", {"format": "pt"})
+        (tmp_path / kind / "config.json").write_text(json.dumps(config | more))
+
+    formats = open_checkpoint(tmp_path / "stored", quantization=Asked(activations="float")).formats
+    ours, theirs = (
+        Stepper(Run(str(tmp_path / kind), [], 45, "float32", "float32", activations="float")).step(case.tokens()[:33])
+        for kind in ("stored", "floats")
+    )
+
+    assert formats["layers.1.experts.up"] == WeightFormat("fp4_e2m1", 32, "e8m0", wide=True)
+    coded = ("latent_in", "q_up", "index_q", "groups", "o", "shared.up")
+    assert {formats[f"layers.1.{name}"].dtype for name in coded} == {"fp8_e4m3"}
+    assert formats["layers.1.entry_in"] == formats["layers.1.router"] == WeightFormat("float32")
+    assert 0 < np.median(np.abs(ours - theirs)) < 0.01 * theirs.std()

@@ -14,7 +14,7 @@ from forearm import _native
 from forearm.config.number_formats import DTypeName, KvDTypeName, WeightFormat
 from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig
 from forearm.model.families.matrices import matrices, uniform_formats
-from forearm.model.families.recurrences import GatedDelta, Lightning, Mamba2, ShortConv
+from forearm.model.families.recurrences import CompressedAttention, GatedDelta, Lightning, Mamba2, ShortConv
 
 BLOCK = 32
 Floats = npt.NDArray[np.float32]
@@ -49,6 +49,8 @@ class Weights:
         self.norm("final_norm")
         if config.embed_norm:
             self.norm("embed_norm")
+        if config.hyper_connections:
+            self.hyper("hyper_head", config.hyper_connections.streams, 1)
         if config.per_layer:
             self.vector("per_layer_norm", config.per_layer, 1.0)
         for i, layer in enumerate(config.layers):
@@ -58,11 +60,32 @@ class Weights:
                 self.vector(f"layers.{i}.ffn_sub_norm", layer.feed_forward.width, 1.0)
             if isinstance(layer.feed_forward, Experts) and layer.feed_forward.correction:
                 self.vector(f"layers.{i}.correction", layer.feed_forward.count, 0.0)
+            if isinstance(layer.feed_forward, Experts) and layer.feed_forward.by_token:
+                table = self.rng.integers(0, layer.feed_forward.count, config.vocab_size * layer.feed_forward.active)
+                self.executor.load_vector(f"layers.{i}.experts_by_token", table.astype(np.float32))
             if isinstance(layer.feed_forward, Experts) and layer.feed_forward.apart:
                 self.vector(f"layers.{i}.expert_scale", layer.feed_forward.count, 1.0)
                 for name in ("router", "pre_experts", "post_experts", "post_shared"):
                     self.norm(f"layers.{i}.{name}_norm")
         self.executor.finish_loading()
+
+    def hyper(self, name: str, count: int, scales: int) -> None:
+        own = self.config.hyper_connections
+        assert own is not None
+        self.vector(f"{name}_project", count * own.streams * self.config.hidden, 0.0)
+        self.vector(f"{name}_base", count, 0.0)
+        self.vector(f"{name}_scale", scales, 0.5)
+
+    def compressed(self, prefix: str, mixer: CompressedAttention) -> None:
+        self.vector(prefix + "q_norm", mixer.q_rank, 1.0)
+        self.vector(prefix + "k_norm", self.config.head_dim, 1.0)
+        for name, dim in (("entry", self.config.head_dim), ("index", mixer.index_dim)):
+            if mixer.ratio and dim:
+                self.vector(f"{prefix}{name}_norm", dim, 1.0)
+                self.vector(f"{prefix}{name}_bias", mixer.ratio * mixer.series * dim, 0.0)
+        for half in ("hyper_attention", "hyper_mlp"):
+            assert self.config.hyper_connections is not None
+            self.hyper(prefix + half, self.config.hyper_connections.weights, 3)
 
     def latents(self, prefix: str, mixer: LatentAttention) -> None:
         if mixer.q_rank:
@@ -96,12 +119,14 @@ class Weights:
             self.vector(prefix + "gate_norm", mixer.inner, 1.0)
         elif isinstance(mixer, LatentAttention):
             self.latents(prefix, mixer)
+        elif isinstance(mixer, CompressedAttention):
+            self.compressed(prefix, mixer)
         elif config.qk_norm != "none" and isinstance(mixer, Attention):
             all_heads, kv_heads, head_dim = config.heads_of(mixer)
             for name, heads in (("q_norm", all_heads), ("k_norm", kv_heads)):
                 if name == "q_norm" or mixer.shared_from is None:
                     self.vector(prefix + name, head_dim * (heads if config.qk_norm == "full" else 1), 1.0)
-        if isinstance(mixer, Attention) and mixer.sinks:
+        if isinstance(mixer, CompressedAttention) or (isinstance(mixer, Attention) and mixer.sinks):
             self.vector(prefix + "sinks", config.heads_of(mixer)[0], 0.5)
         if config.per_layer:
             self.norm(prefix + "per_layer_norm")
@@ -187,12 +212,15 @@ Executors = dict[int, _native.Executor]  # one entry a thread count
 
 
 BASIC, DELTA = ("llama", "gemma2", "opt"), ("delta", "delta by channel")
-OTHERS = ("slopes", "chosen keys", "per layer", "streams", "experts apart", "heads by layer", "norms within halves")
+OTHERS = (
+    "slopes", "chosen keys", "compressed", "per layer", "streams", "experts apart", "heads by layer",
+    "norms within halves",
+)  # fmt: skip
 FLOATS: tuple[DTypeName, ...] = ("float32", "bfloat16")
 KINDS: list[tuple[str, WeightFormat, str]] = [(s, WeightFormat(dtype), dtype) for s in SHAPES for dtype in FLOATS]
 KINDS += [
     (shape, WeightFormat("bfloat16"), kv)
-    for shape in ("llama", "gemma2", "gemma4", "latent", "chosen keys")
+    for shape in ("llama", "gemma2", "gemma4", "latent", "chosen keys", "compressed")
     for kv in ("int8", "fp8_e4m3", "fp8_e5m2")
 ]
 KINDS += [

@@ -23,8 +23,8 @@ from forearm.engine.speculation.draft_length import Gain
 from forearm.engine.speculation.speculation import Speculation
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import open_checkpoint
-from forearm.model.families.config import Layer
-from forearm.model.families.recurrences import GatedDelta, ShortConv
+from forearm.model.families.config import Layer, ModelConfig
+from forearm.model.families.recurrences import CompressedAttention, GatedDelta, ShortConv
 
 BOX = Memory(1 << 33, 1 << 33, "a box")
 SEEDS = range(6)
@@ -41,6 +41,7 @@ SEEDS = range(6)
         "qwen3_next",
         "qwen3_5_text",
         "kimi_linear",
+        "deepseek_v4",
     ],
 )
 def model_type(request: pytest.FixtureRequest) -> str:
@@ -248,15 +249,21 @@ def test_states_are_in_the_memory_plan_and_attention_alone_has_blocks(folder: Pa
     mixers = [type(layer.mixer).__name__ for layer in config.layers]
     rows = 2 * mixers.count("Attention") + mixers.count("LatentAttention")  # keys and values, or a latent
     rows = rows or 2  # without attention there is room for one layer that is never written
-    assert planned.block_bytes == rows * 32 * config.kv_heads * -(-config.head_dim // 16) * 16 * 4
+    values = rows * 32 * config.kv_heads * -(-config.head_dim // 16) * 16
+    compressed = [layer.mixer for layer in config.layers if isinstance(layer.mixer, CompressedAttention)]
+    if compressed:  # a key a token, and the entries of a block's tokens with the keys that they are chosen by
+        values = sum(32 * 32 + 32 // one.ratio * (32 + one.index_dim) if one.ratio else 32 * 32 for one in compressed)
+    assert planned.block_bytes == values * 4
     assert planned.kept_states == 3
-    assert planned.state_bytes == 32 * sum(state_floats(layer, config.hidden) for layer in config.layers) > 0
+    assert planned.state_bytes == 32 * sum(state_floats(layer, config) for layer in config.layers) > 0
 
 
-def state_floats(layer: Layer, hidden: int) -> int:
+def state_floats(layer: Layer, config: ModelConfig) -> int:
     """Floats of a tiny model's state: the last rows of a convolution, and heads' matrices with a row of scales."""
     if isinstance(layer.mixer, ShortConv):
-        return (layer.mixer.taps - 1) * hidden
+        return (layer.mixer.taps - 1) * config.hidden
+    if isinstance(layer.mixer, CompressedAttention):  # maximum, sum and weighted sum of each series
+        return 3 * layer.mixer.series * (config.head_dim + layer.mixer.index_dim) if layer.mixer.ratio else 0
     if isinstance(layer.mixer, GatedDelta):
         delta = layer.mixer
         return (delta.taps - 1) * delta.channels + delta.value_heads * (delta.key_dim + 1) * delta.value_dim

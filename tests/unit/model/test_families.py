@@ -60,9 +60,8 @@ def as_stored(shapes: dict[str, tuple[int, ...]], model_type: str) -> dict[str, 
                 for n, s in shapes.items()}  # fmt: skip
     if model_type.startswith("gemma4"):  # experts stay joined: the rows of all of them
         return {n: (math.prod(s[:-1]), s[-1]) if ".experts." in n else s for n, s in shapes.items()}
-    if model_type.startswith("gemma3n"):  # small matrices, which are read as vectors
-        small = ("coefs.weight", "modality_router.weight")
-        return {n: (math.prod(s),) if n.endswith(small) else s for n, s in shapes.items()}
+    small = ("coefs.weight", "modality_router.weight", "tid2eid", "position_bias", "_hc.fn", "hc_head.hc_fn")
+    shapes = {n: (math.prod(s),) if n.endswith(small) else s for n, s in shapes.items()}  # which are read as vectors
     found: dict[str, tuple[int, ...]] = {}
     for name, shape in shapes.items():
         before, _, joined = name.partition("experts.")
@@ -165,8 +164,13 @@ def test_the_angles_of_a_published_model_are_those_of_transformers(model: str, t
 
     buffers = dict(rotary.named_buffers())
     names = ["full_attention_inv_freq", "sliding_attention_inv_freq"] if len(own.ropes) == 2 else ["inv_freq"]
+    if len(own.ropes) == 4:  # DeepSeek V4's, each with the angles that turn back
+        names = ["main_inv_freq", "-main_inv_freq", "compress_inv_freq", "-compress_inv_freq"]
+        assert {angles.scale for angles in own.ropes} == {1.0}
+        assert rotary.main_attention_scaling == rotary.compress_attention_scaling == 1.0
     for angles, name in zip(own.ropes, names, strict=True):
-        np.testing.assert_allclose(angles.inv_freq, buffers[name].numpy(), rtol=8 * 2.0**-24, atol=0)
+        theirs_of = buffers[name.removeprefix("-")].numpy() * (-1 if name.startswith("-") else 1)
+        np.testing.assert_allclose(angles.inv_freq, theirs_of, rtol=8 * 2.0**-24, atol=0)
 
 
 def test_lfm2_attends_in_the_layers_that_either_key_names(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from forearm.errors import ConfigError
 from forearm.model.families.config import Attention, Experts, FeedForward, Indexer, LatentAttention, ModelConfig
 from forearm.model.families.families import read_config
 from forearm.model.families.matrices import matrices
-from forearm.model.families.recurrences import GatedDelta, Lightning
+from forearm.model.families.recurrences import CompressedAttention, GatedDelta, HyperConnections, Lightning
 
 _MINIMAX_M2: dict[str, Any] = {
     "architectures": ["MiniMaxM2ForCausalLM"], "attention_dropout": 0.0, "head_dim": 128, "hidden_act": "silu",
@@ -360,3 +360,60 @@ def test_an_indexer_has_the_pairs_of_angles_that_the_file_says(model: str, tmp_p
 def test_an_indexer_that_cannot_be_computed_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         read(tmp_path, "GLM-5", **changes)
+
+
+def _compressed(config: ModelConfig) -> list[CompressedAttention]:
+    return [layer.mixer for layer in config.layers if isinstance(layer.mixer, CompressedAttention)]
+
+
+def test_deepseek_v4_has_the_layers_that_either_key_names(tmp_path: Path) -> None:
+    own = read(tmp_path, "DeepSeek-V4-Flash")
+    plain, sparse, heavy = _compressed(own)[1:4]
+    kinds = {0: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
+    types = [kinds[mixer.ratio] for mixer in _compressed(own)]
+    named = read(tmp_path, "DeepSeek-V4-Flash", compress_ratios=None, layer_types=types, num_hash_layers=None,
+                 mlp_layer_types=["hash_moe"] * 3 + ["moe"] * 40)  # fmt: skip
+
+    assert plain == CompressedAttention(0, 1, 1024, window=128, groups=8, group_rank=1024)
+    assert sparse == replace(
+        plain, rope=2, back=3, ratio=4, overlapping=True, index_heads=64, index_dim=128, chosen=512
+    )
+    assert heavy == replace(plain, rope=2, back=3, ratio=128)
+    assert [mixer.ratio for mixer in _compressed(own)] == [0, 0, *(4, 128) * 20, 4]
+    assert own.layers == named.layers
+    experts = [layer.feed_forward for layer in own.layers if isinstance(layer.feed_forward, Experts)]
+    assert (
+        [one.by_token for one in experts] == [one.correction is False for one in experts] == [True] * 3 + [False] * 40
+    )
+    assert own.hyper_connections == HyperConnections(4, 20, 1e-6)
+    assert [mixer.ratio for mixer in _compressed(read(tmp_path, "DeepSeek-V4-Flash", compress_ratios=None))][:5] == [
+        *(128, 128, 128, 4, 128)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"compress_ratios": [0] * 42}, "43 times 0, 4, 128"),
+        ({"compress_ratios": [0, 8] * 22}, "43 times 0, 4, 128"),
+        ({"compress_ratios": None, "layer_types": ["full_attention"] * 43}, "43 times sliding_attention"),
+        ({"mlp_layer_types": ["dense"] * 43}, "43 times hash_moe, moe"),
+        ({"compress_rates": {"heavily_compressed_attention": 0}}, "1 to 1048576"),
+        ({"head_dim": 500}, "a multiple of 16"),
+        ({"qk_rope_head_dim": 63}, "that is even"),
+        ({"o_groups": 5}, "a divisor of num_attention_heads"),
+        ({"o_lora_rank": 1022}, "a multiple of 4"),
+        ({"index_head_dim": 48}, "from 64, the rotated numbers, to 4096"),
+        ({"index_topk": 0}, "1 to"),
+        ({"hc_mult": 9}, "1 to 8"),
+        ({"hc_sinkhorn_iters": 0}, "1 to 1000"),
+        ({"swiglu_limit": 0}, "more than 0"),
+        ({"scoring_func": "sigmoid"}, "sqrtsoftplus"),
+        ({"num_key_value_heads": 2}, "1: no other is computed"),
+    ],
+)
+def test_compressed_attention_that_cannot_be_computed_is_refused(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read(tmp_path, "DeepSeek-V4-Flash", **changes)

@@ -108,6 +108,22 @@ def test_attention_reads_the_chosen_keys_and_the_indexers_all(tmp_path: Path) ->
     assert indexers == AttentionWork(0, 3, 3 * 32 * 128 // 2, 3 * 128 * 2)  # the products of queries and keys alone
 
 
+def test_compressed_attention_reads_a_window_entries_and_their_keys(tmp_path: Path) -> None:
+    sizes = {"num_hidden_layers": 4, "n_routed_experts": 8, "num_hash_layers": 1, "quantization_config": None}
+    checkpoint = open_checkpoint(write_shape(PUBLISHED["DeepSeek-V4-Flash"] | sizes, tmp_path))
+
+    every, window, chosen, scored = work_of(checkpoint).attention
+
+    a_value = 2 * (4 * 512 + 8 / 32 * (512 + 128) + 512 / 32) / (4 * 512 + 640 / 4 + 512 / 128)  # one entry a block
+    assert (every.window, window.window, chosen.window, scored.window) == (0, 128, 512 * 4, 0)
+    assert [one.width for one in (every, window, chosen, scored)] == [
+        64 * 512 // 128, 4 * 64 * 512, 64 * 512 // 4, 64 * 128 // 8,
+    ]  # fmt: skip
+    assert [one.kv_bytes for one in (every, window, chosen, scored)] == [
+        round(a_value * kept) for kept in (4, 4 * 512, 128, 32)
+    ]
+
+
 def test_what_does_not_fit_is_said_with_the_arithmetic_and_what_would(
     capsys: pytest.CaptureFixture[str], llama: str
 ) -> None:

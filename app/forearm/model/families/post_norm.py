@@ -232,7 +232,6 @@ def deepseek_v4(inputs: FamilyInputs) -> ModelConfig:
         mixers=_v4_mixers(inputs),
         ropes=_v4_ropes(inputs),
         feed_forwards=_of_kinds(inputs, "mlp_layer_types", kinds, by_kind),
-        sinks=True,
         hyper_connections=HyperConnections(streams, rounds, eps),
         names=SHARED_EXPERTS | {"q_norm": "self_attn.q_a_norm", "k_norm": "self_attn.kv_norm"},
     )
