@@ -54,7 +54,7 @@ def opened(folder: Path, row: Row) -> Checkpoint:
 
 
 def windows(texts: Mapping[str, Sequence[int]], tokens: int) -> list[Ids]:
-    """Return the first `tokens` tokens of every text, or all that it has, in windows of at most WINDOW and at least 2."""
+    """Return the first `tokens` tokens of every text, or all that it has, in windows of 2 to WINDOW tokens."""
     step = min(WINDOW, tokens)
     starts = {name: range(0, min(tokens, len(ids) - 1), step) for name, ids in texts.items()}
     return [np.asarray(ids[i : i + step], np.int32) for name, ids in texts.items() for i in starts[name]]

@@ -3,7 +3,6 @@
 // Reading order: forward.cpp (the walk over layers, embedding, head), mixers/ and feed_forward/ (the halves of a
 // layer), step/ (their building blocks: preparing rows and multiplying, divided among the team).
 #pragma once
-#include "model/batch.h"
 #include "model/cache/kv_cache.h"
 #include "model/cache/states.h"
 #include "model/feed_forward/alt_up.h"
@@ -13,13 +12,14 @@
 #include "model/feed_forward/per_layer_embedding.h"
 #include "model/mixers/attention.h"
 #include "model/mixers/compressed_attention.h"
-#include "model/mixers/gated_delta.h"
 #include "model/mixers/latent_attention.h"
-#include "model/mixers/lightning.h"
-#include "model/mixers/mamba2.h"
-#include "model/mixers/short_conv.h"
+#include "model/mixers/recurrent/gated_delta.h"
+#include "model/mixers/recurrent/lightning.h"
+#include "model/mixers/recurrent/mamba2.h"
+#include "model/mixers/recurrent/short_conv.h"
 #include "model/partition.h"
 #include "model/scratch.h"
+#include "model/step/batch.h"
 #include "model/step/step.h"
 #include "model/weights/weights.h"
 #include "threads/pool.h"

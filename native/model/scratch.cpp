@@ -6,8 +6,8 @@
 #include "model/feed_forward/hyper_connections.h"
 #include "model/mixers/compressed_attention.h"
 #include "model/mixers/distance_embeddings.h"
-#include "model/mixers/gated_delta.h"
 #include "model/mixers/indexer.h"
+#include "model/mixers/recurrent/gated_delta.h"
 #include "model/partition.h"
 #include "sampling/sampler.h"
 

@@ -119,3 +119,26 @@ def rotated(config: ModelConfig, rope: int, x: Array, positions: Positions, e: R
     y[..., a] = x[..., a] * cos - x[..., b] * sin
     y[..., b] = x[..., b] * cos + x[..., a] * sin
     return y
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + e^-x)."""
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+def activated(name: str, x: Array) -> Array:
+    """The activation of that name (FeedForward.activation)."""
+    if name == "silu":
+        return x / (1 + np.exp(-x))
+    if name == "gelu_tanh":
+        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    if name == "gelu_erf":
+        return 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+    return np.maximum(x, 0) ** (2 if name == "relu_squared" else 1)
+
+
+def xielu(stored: Array, x: Array) -> Array:
+    """Apertus' activation. stored: alpha_p, alpha_n, beta and eps. Source: transformers' activations.py."""
+    positive, negative, beta, limit = np.logaddexp(0, stored[0]), stored[2] + np.logaddexp(0, stored[1]), *stored[2:]
+    up_to_zero = (np.expm1(np.minimum(x, limit)) - x) * negative
+    return np.asarray(np.where(x > 0, positive * x * x, up_to_zero) + beta * x)

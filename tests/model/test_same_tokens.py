@@ -131,17 +131,19 @@ class Weights:
         if config.per_layer:
             self.norm(prefix + "per_layer_norm")
         if config.alt_up:
-            self.norm(prefix + "laurel_norm")
-            count, hidden = config.alt_up.streams, config.hidden
-            for name, n in (("norm", hidden), ("router", count * hidden), ("predict", count**3), ("correct", count**2)):
-                self.vector(f"{prefix}alt_up_{name}", n, 0.5)
-            self.vector(prefix + "alt_up_scale", hidden, 1.0)
+            self.streams(prefix, config.alt_up.streams, config.hidden)
         if isinstance(layer.feed_forward, FeedForward) and layer.feed_forward.activation == "xielu":
             self.vector(prefix + "xielu", 4, 0.4)
         if config.layer_scalar:
             self.vector(prefix + "scalar", 1, 1.0)
         if layer.mamba2:
             self.mamba2(prefix, layer.mamba2)
+
+    def streams(self, prefix: str, count: int, hidden: int) -> None:
+        self.norm(prefix + "laurel_norm")
+        for name, n in (("norm", hidden), ("router", count * hidden), ("predict", count**3), ("correct", count**2)):
+            self.vector(f"{prefix}alt_up_{name}", n, 0.5)
+        self.vector(prefix + "alt_up_scale", hidden, 1.0)
 
     def mamba2(self, prefix: str, own: Mamba2) -> None:
         self.vector(prefix + "conv", own.taps * own.channels, 0.0)

@@ -4,8 +4,8 @@
 #include <memory>
 #include <vector>
 
-#include "model/batch.h"
 #include "model/cache/kv_cache.h"
+#include "model/step/batch.h"
 
 namespace forearm {
 

@@ -8,9 +8,9 @@
 #include <memory>
 #include <vector>
 
-#include "model/batch.h"
 #include "model/partition.h"
 #include "model/scratch.h"
+#include "model/step/batch.h"
 #include "model/weights/weights.h"
 #include "threads/pool.h"
 

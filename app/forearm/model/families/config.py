@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from forearm.config.number_formats import DTypeName
-from forearm.model.families.recurrences import CompressedAttention, GatedDelta, Lightning, Mamba2, ShortConv
+from forearm.model.families.recurrences import CompressedAttention, Mamba2, Recurrent, keeps_state
 
 if TYPE_CHECKING:
     from forearm.array_types import Float32Array
@@ -99,7 +99,7 @@ class LatentAttention:
     indexer: Indexer | None = None
 
 
-Mixer = Attention | ShortConv | Mamba2 | GatedDelta | LatentAttention | Lightning | CompressedAttention
+Mixer = Attention | LatentAttention | CompressedAttention | Recurrent
 
 
 @dataclass(frozen=True)
@@ -317,6 +317,4 @@ class ModelConfig:
     @property
     def has_states(self) -> bool:
         """True if a layer keeps a state of each sequence, which is of one position alone, beside keys and values."""
-        mixers = [layer.mamba2 or layer.mixer for layer in self.layers]
-        kinds = ShortConv | Mamba2 | GatedDelta | Lightning
-        return any(isinstance(one, kinds) or getattr(one, "ratio", 0) for one in mixers)
+        return any(keeps_state(layer.mamba2 or layer.mixer) for layer in self.layers)

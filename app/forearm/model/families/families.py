@@ -232,7 +232,7 @@ FAMILIES: dict[str, Family] = {
     "granite_swa": llama_like.granite_swa,
     "laguna": by_layer.laguna,
     "bitnet": post_norm.bitnet,
-    "deepseek_v4": post_norm.deepseek_v4,
+    "deepseek_v4": by_layer.deepseek_v4,
     "olmo_hybrid": post_norm.olmo_hybrid,
     "mellum": by_layer.mellum,
     "aria_text": mixtures.aria,

@@ -175,8 +175,7 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str) -> Iterator[MatrixSpec]:
         yield joint("qkv", rows, "mixer_in", config.qkv_bias or config.centred)
         yield _single(f"{at}o", "self_attn.o_proj", width, result, "mixer_out", config.o_bias)
     elif isinstance(own, ShortConv):
-        rows = [(f"conv_{name}", "conv.in_proj", width) for name in ("b", "c", "x")]
-        yield joint("conv_in", rows, "mixer_in", own.bias)
+        yield joint("conv_in", [(f"conv_{n}", "conv.in_proj", width) for n in "bcx"], "mixer_in", own.bias)
         yield _single(f"{at}conv_out", "conv.out_proj", width, width, "mixer_out", own.bias)
     elif isinstance(own, LatentAttention):
         yield from _latent(config, own, at)

@@ -187,3 +187,11 @@ class HyperConnections:
     def weights(self) -> int:
         """Return the number of weights before a half: of what it reads, of its result, and of the matrix."""
         return (2 + self.streams) * self.streams
+
+
+Recurrent = ShortConv | Mamba2 | GatedDelta | Lightning
+
+
+def keeps_state(mixer: object) -> bool:
+    """Return True if a mixer keeps a state of each sequence, which is of one position alone."""
+    return isinstance(mixer, Recurrent) or (isinstance(mixer, CompressedAttention) and mixer.ratio > 0)

@@ -1,4 +1,4 @@
-#include "model/mixers/gated_delta.h"
+#include "model/mixers/recurrent/gated_delta.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "model/mixers/mamba2.h"
+#include "model/mixers/recurrent/mamba2.h"
 
 #include <algorithm>
 #include <string>

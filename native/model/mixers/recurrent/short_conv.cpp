@@ -1,4 +1,4 @@
-#include "model/mixers/short_conv.h"
+#include "model/mixers/recurrent/short_conv.h"
 
 #include <string>
 

@@ -1,4 +1,4 @@
-#include "model/batch.h"
+#include "model/step/batch.h"
 
 #include <stdexcept>
 #include <string>

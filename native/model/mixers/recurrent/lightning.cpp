@@ -1,4 +1,4 @@
-#include "model/mixers/lightning.h"
+#include "model/mixers/recurrent/lightning.h"
 
 #include <string>
 
