@@ -165,7 +165,7 @@ def _load_calibrated(
             loader.load(target, *source)
 
     def load(one: _native.Executor, layer: int) -> None:
-        beside = ("attention_bias", "positions") if layer == 0 else ("attention_bias",)
+        beside = ("attention_bias", *(("positions", "embed_norm", "embed_norm.bias") if layer == 0 else ()))
         for part, stored in (*layers[layer], *(source for source in layers[None] if source[0].name in beside)):
             name = part.name.replace(f"layers.{layer}.", "layers.0.", 1)
             plain.load(one, replace(part, name=name), stored)
