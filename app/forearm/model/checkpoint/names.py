@@ -56,7 +56,7 @@ _OTHERWISE = (
     (".post_mlp_layernorm.", ".mlp.post_mlp_layernorm."),
     *((f"self_attn.{part}_proj.", f"self_attn.to_{part}.") for part in "qkv"),
     *((f"self_attn.{part}_norm.", f"self_attn.norm_{part}.") for part in "qk"),
-    ("attn.kv_norm.", "attn.norm."), ("hc_head_", "hc_head.hc_"),
+    (".kv_norm.", ".norm."), ("hc_head_", "hc_head.hc_"),
     ("self_attn.o_proj.", "self_attn.to_out."), ("mlp.up_proj.", "mlp.fc1."), ("mlp.down_proj.", "mlp.fc2."),
 )  # fmt: skip
 
