@@ -24,7 +24,7 @@ from forearm.engine.speculation.speculation import Speculation
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.families.config import Layer, ModelConfig
-from forearm.model.families.recurrences import CompressedAttention, GatedDelta, ShortConv
+from forearm.model.families.recurrences import CompressedAttention, GatedDelta, Lightning, ShortConv
 
 BOX = Memory(1 << 33, 1 << 33, "a box")
 SEEDS = range(6)
@@ -42,6 +42,8 @@ SEEDS = range(6)
         "qwen3_5_text",
         "kimi_linear",
         "deepseek_v4",
+        "minimax",
+        "bailing_hybrid",
     ],
 )
 def model_type(request: pytest.FixtureRequest) -> str:
@@ -267,6 +269,8 @@ def state_floats(layer: Layer, config: ModelConfig) -> int:
     if isinstance(layer.mixer, GatedDelta):
         delta = layer.mixer
         return (delta.taps - 1) * delta.channels + delta.value_heads * (delta.key_dim + 1) * delta.value_dim
+    if isinstance(layer.mixer, Lightning):
+        return layer.mixer.heads * (layer.mixer.head_dim + 1) * layer.mixer.head_dim
     own = layer.mamba2
     return (own.taps - 1) * own.channels + own.heads * (own.state_dim + 1) * own.head_dim if own else 0
 
