@@ -45,12 +45,15 @@ async def test_an_engine_hangs_when_three_looks_in_a_row_say_so(
     assert bool(found) == bool(said)
 
 
-async def test_an_engine_that_serve_has_no_descriptor_to_ask_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "Too many open files"), MemoryError()])
+async def test_an_engine_that_serve_has_nothing_to_ask_with_does_not_hang(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     looks: list[str] = []
 
     async def fail(path: str) -> None:
         looks.append(path)
-        raise OSError(errno.EMFILE, "Too many open files")
+        raise error
 
     monkeypatch.setattr(asyncio, "open_unix_connection", fail)
     with pytest.raises(asyncio.TimeoutError):
@@ -59,12 +62,15 @@ async def test_an_engine_that_serve_has_no_descriptor_to_ask_does_not_hang(monke
     assert len(looks) > 3, "it goes on looking"
 
 
-async def test_a_process_whose_state_cannot_be_read_is_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), MemoryError()])
+async def test_a_process_whose_state_cannot_be_read_is_not_stopped(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     looks: list[Path] = []
 
     def fail(path: Path) -> str:
         looks.append(path)
-        raise OSError(5, "Input/output error")
+        raise error
 
     monkeypatch.setattr(Path, "read_text", fail)
     with pytest.raises(asyncio.TimeoutError):

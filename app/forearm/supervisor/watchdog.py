@@ -34,8 +34,10 @@ async def engine_hangs(socket: str, answer_s: float, step_s: float) -> str:
         next_look = time.monotonic() + answer_s / LOOKS
         try:
             state = await within(_state(socket), answer_s / LOOKS)
+        except MemoryError:
+            pass  # serve itself had nothing to ask with, as with an errno that is in SHORT
         except (OSError, EOFError, ValueError, msgspec.MsgspecError, asyncio.TimeoutError) as error:
-            if getattr(error, "errno", None) not in SHORT:  # else serve itself had nothing to ask with
+            if getattr(error, "errno", None) not in SHORT:
                 silent += 1
         else:
             silent = 0
@@ -67,7 +69,7 @@ async def is_stopped(pid: int, stopped_s: float) -> str:
     while stopped < LOOKS:
         await asyncio.sleep(stopped_s / LOOKS)
         state = ""
-        with contextlib.suppress(OSError):  # it has ended, or no descriptor is free
+        with contextlib.suppress(OSError, MemoryError):  # it has ended, or no descriptor or memory is free
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]  # noqa: ASYNC240  (proc(5), not a disk)
         stopped = stopped + 1 if state == "T" else 0
     return f"it has been stopped for {stopped_s:g} s (FOREARM_ANSWER_TIMEOUT)"
