@@ -155,7 +155,10 @@ void Experts::route(const StepWalk& w, const Block& block, Range rows) const {
   task.chosen = block.routes.chosen;
   task.weights = block.routes.weights;
   task.scratch = step_.scratch.route(w.member);
-  k.by_token ? look_up(block, rows) : step_.kernel.route(task);
+  if (k.by_token)
+    look_up(block, rows);
+  else
+    step_.kernel.route(task);
   const std::vector<float>& scale = weights_.expert_scale(block.layer);
   for (int64_t i = rows.begin * task.slots; i < rows.end * task.slots && k.apart; ++i)
     task.weights[i] *= scale[static_cast<size_t>(task.chosen[i])];
