@@ -175,6 +175,25 @@ async def test_a_load_follows_accepted_requests_that_left_the_room_as_it_was(
             await asyncio.sleep(0.01)
 
 
+async def test_a_load_follows_an_abort_that_sends_nothing_else(running: Running) -> None:
+    """Workers that knew of no room would refuse every request from then on, and the engine would hear of none."""
+    worker = await running.connect()
+    running.executor.gate.clear()
+    worker.submit("a", [1] * 200, max_tokens=1)  # a prompt of four steps, of which the first is held
+    await worker.receive()
+    await asyncio.to_thread(running.executor.began.wait, WAIT_S)
+    worker.send(wire.Abort(request_id="a"))
+    await asyncio.sleep(0.1)  # the load with this request has been sent, and nothing is on the way
+
+    running.executor.gate.set()
+    await idle(worker)
+    deadline = time.monotonic() + WAIT_S
+    while worker.loads[-1].room != 2 + 8:
+        assert time.monotonic() < deadline, "no load after the abort"
+        await worker.state()
+        await asyncio.sleep(0.01)
+
+
 async def test_requests_of_two_workers_with_one_name_are_two_requests(running: Running) -> None:
     one, two = await running.connect(), await running.connect()
 

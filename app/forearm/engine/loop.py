@@ -78,8 +78,13 @@ class EngineLoop:
         Raises: EngineFailed after MAX_FAILED_STEPS failed steps in a row.
         """
 
+        told = self.snapshot.load
+
         def publish_outbox() -> None:
-            if self.outbox:
+            nonlocal told
+            # Also a load alone: an abort has no answer, and workers that knew of no room would refuse all that follows.
+            if self.outbox or self.snapshot.load != told:
+                told = self.snapshot.load
                 publish(self.outbox)
                 self.outbox = []
 
