@@ -13,7 +13,7 @@ from forearm.api.pooling.pooled import ServingPooling
 from forearm.api.pooling.request_bodies import EmbeddingRequest
 from forearm.errors import InvalidRequest
 from forearm.model.pooling.adapters import Adapter
-from forearm.model.pooling.pooling import PoolingPlan
+from forearm.model.pooling.plan import PoolingPlan
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]

@@ -11,7 +11,8 @@ from tests.model.reference import EXACT, Array, Rounding, activated, hidden, lin
 
 from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.families.config import ModelConfig
-from forearm.model.pooling.pooling import PoolingAsked, pooling_plan
+from forearm.model.pooling.plan import PoolingAsked
+from forearm.model.pooling.pooling import pooling_plan
 
 
 def load_pooled(folder: Path, pooler_config: dict[str, Any] | None) -> tuple[ModelConfig, dict[str, Array]]:

@@ -26,8 +26,9 @@ from forearm.engine.pooling import PoolingStepper, PoolingTerms
 from forearm.engine.sequence import Slice
 from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.checkpoint.weights import load_native
+from forearm.model.pooling.plan import PoolingAsked
 from forearm.model.pooling.pooled_checkpoint import pooled_columns
-from forearm.model.pooling.pooling import PoolingAsked, pooling_plan
+from forearm.model.pooling.pooling import pooling_plan
 from forearm.model.quantization.quantization import Asked
 
 

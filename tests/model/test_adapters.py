@@ -14,7 +14,8 @@ from tests.model.run_pooling import Run, pooler
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.checkpoint.weight_cache import key_of
-from forearm.model.pooling.pooling import PoolingAsked, pooling_plan
+from forearm.model.pooling.plan import PoolingAsked
+from forearm.model.pooling.pooling import pooling_plan
 
 CASE = next(case for case in ENCODER_CASES if case.model == "JinaEmbeddingsV3Model")
 TASKS, RANK, ALPHA = ("retrieval.query", "classification", "text-matching"), 2, 1.0

@@ -31,7 +31,7 @@ from forearm.text.tokenizer.tokenizer import load_tokenizer
 from forearm.text.tool_parsers.output_parser import find_dialect
 
 if TYPE_CHECKING:
-    from forearm.model.pooling.pooling import PoolingPlan
+    from forearm.model.pooling.plan import PoolingPlan
 
 
 @dataclass(frozen=True)

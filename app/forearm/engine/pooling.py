@@ -15,7 +15,7 @@ from forearm.engine.metrics.step_trace import StepTrace
 from forearm.engine.sequence import PooledRows, PoolingTask, Slice
 from forearm.engine.step import SliceOutcome
 from forearm.errors import EngineFailed, InvalidRequest
-from forearm.model.pooling.pooling import Finish, Pool, PoolingPlan
+from forearm.model.pooling.plan import Finish, Pool, PoolingPlan
 from forearm.wire import Embed
 
 MAX_TEXTS = 4096  # per message: OpenAI's limit of 2048 inputs, as pairs

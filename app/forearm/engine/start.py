@@ -32,8 +32,9 @@ from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.hub import find_model
 from forearm.model.checkpoint.rounding_errors import RoundingErrors
 from forearm.model.checkpoint.weights import load_native
+from forearm.model.pooling.plan import PoolingPlan
 from forearm.model.pooling.pooled_checkpoint import pooled_columns
-from forearm.model.pooling.pooling import PoolingPlan, asked_of, pooling_plan
+from forearm.model.pooling.pooling import asked_of, pooling_plan
 from forearm.wire import Embed, ModelFacts, PoolingPrompt, SamplingParams, Submit
 
 # The default limit of waiting requests, per running one: minutes of work, not hours.

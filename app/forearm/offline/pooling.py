@@ -14,7 +14,7 @@ from forearm import wire
 from forearm.engine.loop import EngineLoop
 from forearm.engine.pooling import PoolingTerms
 from forearm.errors import EngineFailed, InvalidRequest
-from forearm.model.pooling.pooling import similarities
+from forearm.model.pooling.plan import similarities
 from forearm.offline.pooling_outputs import (
     ClassificationOutput,
     EmbeddingOutput,

@@ -36,7 +36,8 @@ from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.weights import load_native
 from forearm.model.generation import generation_defaults
 from forearm.model.gguf.gguf import read_gguf_file
-from forearm.model.pooling.pooling import PoolingAsked, pooling_plan
+from forearm.model.pooling.plan import PoolingAsked
+from forearm.model.pooling.pooling import pooling_plan
 from forearm.text.grammars.grammar_tokens import tokenizer_text
 
 MORE: dict[str, Any] = {

@@ -20,7 +20,8 @@ from forearm.model.checkpoint.vector_names import VECTORS
 from forearm.model.families.config import Experts, ModelConfig
 from forearm.model.families.encoders.encoders import ENCODERS
 from forearm.model.families.families import read_config
-from forearm.model.pooling.pooling import PoolingAsked, pooling_plan
+from forearm.model.pooling.plan import PoolingAsked
+from forearm.model.pooling.pooling import pooling_plan
 
 _SIZES: dict[str, Any] = {
     "vocab_size": 48, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4,

@@ -23,8 +23,9 @@ from forearm.model.checkpoint.unread_tensors import unread_names
 from forearm.model.families.config import Dense
 from forearm.model.families.encoders.bert_like import distance_buckets, embedded_distances
 from forearm.model.families.families import read_config
+from forearm.model.pooling.plan import PoolingAsked, PoolingPlan
 from forearm.model.pooling.pooled_checkpoint import with_pooling
-from forearm.model.pooling.pooling import PoolingAsked, PoolingPlan, pooling_plan
+from forearm.model.pooling.pooling import pooling_plan
 
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "vocab_size": 100}
 CLASSIFIER = "LlamaForSequenceClassification"

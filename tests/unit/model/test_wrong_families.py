@@ -13,7 +13,8 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.checkpoint.weights import load_native
 from forearm.model.modules.open import open_modules
-from forearm.model.pooling.pooling import PoolingAsked, pooling_plan
+from forearm.model.pooling.plan import PoolingAsked
+from forearm.model.pooling.pooling import pooling_plan
 from forearm.model.quantization.quantization import Asked
 
 

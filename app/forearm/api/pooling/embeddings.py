@@ -16,7 +16,7 @@ from forearm.api.pooling.response_bodies import Embedding, PooledText
 from forearm.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from forearm.model.pooling.pooling import PoolingPlan, Task
+    from forearm.model.pooling.plan import PoolingPlan, Task
 
 router = APIRouter()
 

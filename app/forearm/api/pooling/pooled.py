@@ -29,7 +29,7 @@ from forearm.text.tokenizer.text_pairs import KeptEnd
 
 if TYPE_CHECKING:
     from forearm.array_types import Float32Array
-    from forearm.model.pooling.pooling import PoolingPlan, Task
+    from forearm.model.pooling.plan import PoolingPlan, Task
 
 MAX_INPUTS = 2048  # OpenAI's limit
 _AT_ONCE = 20_000  # characters that are tokenized on the event loop's thread: some ms

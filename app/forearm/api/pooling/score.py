@@ -19,7 +19,7 @@ from forearm.errors import InvalidRequest
 from forearm.text.tokenizer.text_pairs import PairForm
 
 if TYPE_CHECKING:
-    from forearm.model.pooling.pooling import PoolingPlan
+    from forearm.model.pooling.plan import PoolingPlan
 
 router = APIRouter()
 
@@ -109,7 +109,7 @@ async def _scores(
 
     Raises: as ServingPooling.pooled.
     """
-    from forearm.model.pooling.pooling import similarities
+    from forearm.model.pooling.plan import similarities
 
     given = pooling.prompts.template if pooling.has_own_template else None
     form = PairForm(plan, pooling.prompts.tokenizer, given, body.instruction, body.chat_template_kwargs)

@@ -27,8 +27,8 @@ from forearm.model.families.keys import Keys, read_json, text_part
 from forearm.model.families.matrices import matrices
 from forearm.model.gguf.gguf import is_gguf, read_gguf
 from forearm.model.gguf.gguf_config import gguf_config, is_quantized, predicted_layers
+from forearm.model.pooling.plan import PoolingPlan
 from forearm.model.pooling.pooled_checkpoint import with_pooling
-from forearm.model.pooling.pooling import PoolingPlan
 from forearm.model.quantization.codes import CodedMatrix, Find
 from forearm.model.quantization.quantization import Asked, find_coded, quantization_of
 from forearm.model.quantization.rotation import obstacle
@@ -145,18 +145,18 @@ def open_checkpoint(
     asked = dict[str, Any](weight_dtype=wanted, max_model_len=max_model_len, allow_longer=allow_longer, rope=rope)
     if is_gguf(folder):
         gguf = read_gguf(folder, merges=False)
-        config, nextn = gguf_config(gguf, **asked), predicted_layers(gguf)
+        config, nextn = gguf_config(gguf, pooled=bool(pooling), **asked), predicted_layers(gguf)
         tensors = gguf.tensors | {name: gguf.vectors[name] for name in gguf.vectors.keys() & config.names.values()}
         quantized = ("gguf", Keys({}, str(gguf.path))) if is_quantized(gguf) else None
     else:
         tensors = read_tensors(folder)
         config = read_config(folder, pooled=bool(pooling), own_head=not tensors.keys().isdisjoint(HEADS), **asked)
-        if pooling is not None:
-            config, tensors = with_pooling(folder, config, tensors, pooling)
-            max_model_len = max_model_len or min(config.max_positions, pooling.max_tokens or config.max_positions)
         keys = read_json(folder / "config.json")
         quantized = quantization_of(keys, folder)
         nextn = (text_part(keys) or keys).integer("num_nextn_predict_layers", 0)
+    if pooling is not None:
+        config, tensors = with_pooling(folder, config, tensors, pooling)
+        max_model_len = max_model_len or min(config.max_positions, pooling.max_tokens or config.max_positions)
     weight_dtype = wanted or config.dtype
     served, rotated = (config, False) if quantized else _served(config, tensors, quantization)
     found, used = _match(folder, served, tensors, find_coded(quantized, quantization, tensors, folder))

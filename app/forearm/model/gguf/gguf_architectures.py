@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from forearm.model.families.switches import FULL, SLIDING
-from forearm.model.gguf import gguf_experts, gguf_gemma, gguf_states
+from forearm.model.gguf import gguf_encoders, gguf_experts, gguf_gemma, gguf_states
 from forearm.model.gguf.gguf_metadata import GgufMetadata
 
 Values = dict[str, Any]  # config.json's keys
@@ -303,4 +303,8 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
     "nemotron_h": GgufArchitecture(("nemotron_h",), gguf_states.nemotron_h, _ONE_NORM),
     "nemotron_h_moe": GgufArchitecture(("nemotron_h",), gguf_states.nemotron_h, _ONE_NORM),
     "mamba2": GgufArchitecture(("mamba2",), gguf_states.mamba2),
+    # embedding models
+    "bert": GgufArchitecture(("bert",), gguf_encoders.bert, gguf_encoders.BERT),
+    "nomic-bert": GgufArchitecture(("nomic_bert",), gguf_encoders.nomic_bert, gguf_encoders.BERT),
+    "gemma-embedding": GgufArchitecture(("gemma3_text",), gguf_encoders.embedding_gemma),
 }  # fmt: skip

@@ -20,6 +20,8 @@ from forearm.errors import ConfigError
 from forearm.model.families import switches
 from forearm.model.families.config import ModelConfig, Rope
 from forearm.model.families.decoder import FamilyInputs
+from forearm.model.families.encoders.bert_like import norm_names
+from forearm.model.families.encoders.encoders import ENCODERS
 from forearm.model.families.families import FAMILIES, computed
 from forearm.model.families.keys import Keys
 from forearm.model.families.recurrences import GatedDelta
@@ -46,10 +48,12 @@ def gguf_config(
     weight_dtype: DTypeName | None = None,
     max_model_len: int | None = None,
     allow_longer: bool = False,
+    pooled: bool = False,
     rope: dict[str, Any] | None = None,
 ) -> ModelConfig:
     """Return the model of a .gguf file for one weight dtype and maximum length, like families.read_config.
 
+    pooled: the model computes vectors instead of text (gguf_pooling.py).
     Raises: ConfigError naming the architecture or the key and value that is missing, wrong or not supported.
     """
     metadata = GgufMetadata.of(gguf, ARCHITECTURES)
@@ -58,8 +62,10 @@ def gguf_config(
     switches.check_bounds(Keys(values, str(gguf.path)))  # before lists with a value for each layer are made
     model_type = own.own(metadata, values) or own.families[0]
     keys = with_rope(Keys(values, str(gguf.path)), rope)
-    inputs = FamilyInputs(keys, _dtype(gguf), weight_dtype, max_model_len, allow_longer)
-    config = computed(FAMILIES[model_type], inputs)
+    inputs = FamilyInputs(keys, _dtype(gguf), weight_dtype, max_model_len, allow_longer, pooled)
+    config = computed((FAMILIES | ENCODERS)[model_type], inputs)
+    if pooled:
+        metadata.keys.get(f"{metadata.architecture}.pooling_type")  # marks it as read: gguf_pooling.py reads it
     check_rope(keys, rope)
     config = replace(
         config,
@@ -115,7 +121,9 @@ def _values(metadata: GgufMetadata) -> dict[str, Any]:
         **dict.fromkeys(("rms_norm_eps", "norm_eps", "norm_epsilon", "layer_norm_eps", "layer_norm_epsilon"), eps),
         "max_position_embeddings": metadata.size("context_length"),
         "tie_word_embeddings": not metadata.has("output.weight"),
-        "rope_theta": metadata.number("rope.freq_base", 1e6 if metadata.architecture == "gemma3" else 1e4),
+        "rope_theta": metadata.number(
+            "rope.freq_base", 1e6 if metadata.architecture in ("gemma3", "gemma-embedding") else 1e4
+        ),
         "partial_rotary_factor": metadata.size("rope.dimension_count", head_dim) / head_dim,
         "mlp_bias": metadata.has("blk.0.ffn_up.bias"),
         "attention_bias": metadata.any_layer("attn_q.bias") or metadata.any_layer("attn_qkv.bias"),
@@ -172,7 +180,7 @@ def _names(metadata: GgufMetadata, own: GgufArchitecture, config: ModelConfig) -
     joint = metadata.any_layer("attn_kv_b.weight")  # the rows of both, head by head
     for key, split in (("k_up", "attn_k_b[all]"), ("v_up", "attn_v_b[all]")):
         names[key] = "attn_kv_b" if joint else split
-    return names
+    return norm_names(names, len(config.layers)) if config.norm_residual == "all" else names
 
 
 def _restored(metadata: GgufMetadata, rope: Rope, head_dim: int) -> bool:

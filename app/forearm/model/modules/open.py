@@ -19,7 +19,7 @@ from forearm.model.families.keys import read_json
 from forearm.model.families.matrices import matrices
 from forearm.model.gguf.gguf import is_gguf
 from forearm.model.modules.coded import with_codes
-from forearm.model.pooling.pooling import PoolingPlan
+from forearm.model.pooling.plan import PoolingPlan
 from forearm.model.quantization.quantization import Asked, find_coded, quantization_of
 
 if TYPE_CHECKING:

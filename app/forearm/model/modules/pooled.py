@@ -39,8 +39,8 @@ from forearm.model.modules.architecture import (
     described,
     empty_on_cpu,
 )
+from forearm.model.pooling.plan import PoolingPlan
 from forearm.model.pooling.pooled_checkpoint import with_pooling
-from forearm.model.pooling.pooling import PoolingPlan
 
 _ACTIVATIONS: dict[DenseActivation, Callable[[torch.Tensor], torch.Tensor]] = {
     "none": lambda x: x, "tanh": torch.tanh, "relu": torch.relu, "silu": silu, "gelu_erf": gelu,

@@ -10,7 +10,7 @@ from forearm.model.checkpoint.shards import StoredTensor, read_tensors, read_tor
 from forearm.model.families.config import Dense, ModelConfig
 from forearm.model.families.keys import read_json
 from forearm.model.pooling.adapters import with_adapter
-from forearm.model.pooling.pooling import PoolingPlan
+from forearm.model.pooling.plan import PoolingPlan
 
 
 def with_pooling(

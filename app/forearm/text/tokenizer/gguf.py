@@ -1,4 +1,4 @@
-"""Build a tokenizer from the metadata of a .gguf file: byte-level BPE, or SentencePiece with scores.
+"""Build a tokenizer from the metadata of a .gguf file: byte-level BPE, SentencePiece with scores, or an encoder's.
 
 The metadata has the vocabulary, each token's kind, BPE's merges or SentencePiece's scores, and for BPE the name of the
 pre-tokenizer, whose regular expressions are known by name only.
@@ -18,10 +18,14 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from forearm.errors import ConfigError
 from forearm.model.families.keys import Keys
 from forearm.model.gguf.gguf import read_gguf
+from forearm.text.tokenizer.gguf_encoders import ENCODERS, unigram, word_pieces
 from forearm.text.tokenizer.tokenizer_files import TokenizerParts
 
-_UNKNOWN, _CONTROL, _USER, _BYTE = 2, 3, 4, 6  # tokenizer.ggml.token_type
-_SPECIAL = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
+_NORMAL, _UNKNOWN, _CONTROL, _USER, _BYTE = 1, 2, 3, 4, 6  # tokenizer.ggml.token_type
+_SPECIAL = {
+    "bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token", "cls": "cls_token",
+    "seperator": "sep_token", "mask": "mask_token",
+}  # fmt: skip
 _SPACE = "\u2581"
 
 
@@ -136,12 +140,14 @@ def gguf_tokenizer(path: Path) -> TokenizerParts:
     keys = Keys(read_gguf(path).metadata, str(path))
     kind = keys.text("tokenizer.ggml.model")
     tokens = _strings(keys, "tokenizer.ggml.tokens")
+    if kind in ENCODERS:
+        return _encoders(keys, kind, tokens)
     if kind == "gpt2":
         made, bos = _byte_level(keys, tokens)
     elif kind in ("llama", "gemma4"):
         made, bos = _sentencepiece(keys, tokens, _merges(keys) if kind == "gemma4" else None)
     else:
-        raise keys.wrong("tokenizer.ggml.model", "gpt2, llama or gemma4")
+        raise keys.wrong("tokenizer.ggml.model", f"gpt2, llama, gemma4, {' or '.join(ENCODERS)}")
     special = _special(keys, tokens)
     # Tokens that are found before a text is split: control tokens, and tokens that the model's makers added.
     phi3 = keys.values.get("general.architecture") == "phi3" and kind == "llama"
@@ -164,6 +170,18 @@ def gguf_tokenizer(path: Path) -> TokenizerParts:
         special_tokens=[(token, tokens.index(token)) for token in {*before, *after}],
     )
     return TokenizerParts(made, special, keys.get("tokenizer.chat_template"))
+
+
+def _encoders(keys: Keys, kind: str, tokens: list[str]) -> TokenizerParts:
+    """Return the tokenizer of BERT or of XLM-RoBERTa."""
+    special, kinds = _special(keys, tokens), _kinds(keys, tokens)
+    if kind == "bert":
+        made = word_pieces(tokens, [one == _NORMAL for one in kinds], special)
+    else:
+        made = unigram(keys, tokens, _numbers(keys, "tokenizer.ggml.scores", tokens), special)
+    control = [token for token, one in zip(tokens, kinds, strict=True) if one in (_UNKNOWN, _CONTROL) and token]
+    made.add_tokens([AddedToken(token, special=True, normalized=False) for token in control])
+    return TokenizerParts(made, special)
 
 
 def _byte_level(keys: Keys, tokens: list[str]) -> tuple[Tokenizer, bool]:

@@ -16,7 +16,7 @@ from forearm.text.templates.chat_template import ChatTemplate
 from forearm.text.tokenizer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from forearm.model.pooling.pooling import PoolingPlan
+    from forearm.model.pooling.plan import PoolingPlan
 
 DEFAULT_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 _BEFORE = (

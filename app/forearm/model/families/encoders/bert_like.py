@@ -252,8 +252,6 @@ def _post_norm(
         raise keys.wrong("is_decoder", "false: only encoders are served")
     keys.get("tie_word_embeddings")  # marks it as read: it concerns a head that is not served
     heads, layers = keys.integer("num_attention_heads"), inputs.layers
-    norms = [names["embed_norm"], *(f"{names['layers']}.{i}.{names['output_norm']}" for i in range(layers))]
-    own = {f"layers.{i}.input_norm": norm for i, norm in enumerate(norms[:-1])}
     return ModelConfig(
         **sizes(inputs, keys.integer("hidden_size") // heads, heads),
         layers=(Layer(mixer, feed_forward),) * layers,
@@ -264,9 +262,15 @@ def _post_norm(
         bidirectional=True,
         pooled=True,
         tied_head=True,
-        names=names | own | {"final_norm": norms[-1]},
+        names=norm_names(names, layers),
         **differs,
     )
+
+
+def norm_names(names: dict[str, str], layers: int) -> dict[str, str]:
+    """Return the names with those of the norms before layers, which are the norms after what comes before them."""
+    norms = [names["embed_norm"], *(f"{names['layers']}.{i}.{names['output_norm']}" for i in range(layers))]
+    return names | {f"layers.{i}.input_norm": norm for i, norm in enumerate(norms[:-1])} | {"final_norm": norms[-1]}
 
 
 def distance_buckets(buckets: int, reach: int) -> tuple[int, ...]:

@@ -1,0 +1,44 @@
+"""Embedding models in .gguf files: names of tensors, and the keys that only they have.
+
+Source: the converter (convert_hf_to_gguf.py, conversion/) and src/models/ of ggml-org/llama.cpp.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from forearm.model.gguf import gguf_gemma
+from forearm.model.gguf.gguf_metadata import GgufMetadata
+
+# Norms follow each half of a layer.
+BERT = {"types": "token_types", "pre_mlp_norm": "attn_output_norm", "output_norm": "layer_output_norm"}
+_NOMIC_MOST = 2048  # tokens of a text in training; the context length of files is what stretched angles would reach
+
+
+def bert(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add BERT's positions, of which files of RoBERTa, which are of this architecture, leave the unused rows out."""
+    values["max_position_embeddings"] = metadata.tensor("position_embd.weight").shape[0]
+    return _encoder(metadata, values)
+
+
+def nomic_bert(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add NomicBERT's longest text."""
+    values["max_position_embeddings"] = min(values["max_position_embeddings"], _NOMIC_MOST)
+    return _encoder(metadata, values)
+
+
+def embedding_gemma(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add Gemma 3's keys. Tokens see those on both sides."""
+    values["use_bidirectional_attention"] = True
+    metadata.flag("attention.causal", False)  # marks it as read
+    return gguf_gemma.gemma3(metadata, values)
+
+
+def _encoder(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add the number of token types. Raises: ConfigError if tokens see those before them alone."""
+    types = "token_types.weight"
+    metadata.keys.get(f"{metadata.architecture}.token_type_count")  # marks it as read: the tensor has as many rows
+    values["type_vocab_size"] = metadata.tensor(types).shape[0] if metadata.has(types) else 0
+    if metadata.flag("attention.causal", False):
+        raise metadata.wrong("attention.causal", "false: this architecture is of encoders")
+    return None

