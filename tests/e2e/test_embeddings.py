@@ -18,6 +18,7 @@ import pytest
 import torch
 from tests.e2e.pooling_models import minilm
 from tests.e2e.served import Served, series, serve, wait_until
+from tests.model.gguf_encoders import word_pieces, write_encoder
 from tests.model.kept_weights import wait_until_kept
 from tests.model.reference import Rounding
 from tests.model.reference_pooled import load_pooled, pooled, pooled_tolerance
@@ -353,3 +354,18 @@ def test_packed_weights_are_kept_for_the_next_start(tmp_path: Path) -> None:
 
     assert [one.outputs.embedding for one in first] == [one.outputs.embedding for one in again]
     assert list(tmp_path.iterdir())
+
+
+def test_a_gguf_file_of_the_model_is_served(served: Served, tmp_path: Path) -> None:
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).symlink_to(minilm() / name)
+    file = write_encoder(tmp_path, "bert", "mean", word_pieces(minilm() / "tokenizer.json"))
+
+    with serve(tmp_path, str(file), "--served-model-name", "minilm") as other:
+        chat = other.chat()
+        scores = other.http.post("/score", json={"text_1": "a cat", "text_2": ["a kitten", "a car"]}).json()["data"]
+
+        assert np.array_equal(embed(other, TEXTS), embed(served, TEXTS))
+        assert scores[0]["score"] > scores[1]["score"]
+        assert chat.status_code == 400
+        assert "pooling model" in chat.json()["error"]["message"]

@@ -19,11 +19,12 @@ from tokenizers import Tokenizer
 from transformers import XLMRobertaTokenizer
 
 from forearm import LLM
+from forearm.cli.stored_models import run_show
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.gguf.gguf import read_gguf
 from forearm.model.gguf.gguf_architectures import ARCHITECTURES
-from forearm.model.pooling.gguf_pooling import ENCODERS
+from forearm.model.gguf.gguf_pooling import ENCODERS
 from forearm.model.pooling.plan import PoolingAsked
 from forearm.model.pooling.pooling import pooling_plan
 from forearm.text.tokenizer.gguf import gguf_tokenizer
@@ -212,3 +213,13 @@ def test_files_of_encoders_have_no_unread_keys(tmp_path: Path, caplog: pytest.Lo
 
     assert "does not know" not in caplog.text
     assert "bert.pooling_type" in read_gguf(file).metadata
+
+
+def test_show_says_what_an_encoder_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = written(CASES[0], tmp_path)
+
+    for place in (tmp_path, file):
+        assert run_show([str(place)]) == 0
+
+        shown = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+        assert (shown["family"], shown["layers"], shown["format"]) == ("bert", "3", "float32")

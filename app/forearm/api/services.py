@@ -20,7 +20,10 @@ from forearm.api.openai.completions import ServingCompletion
 from forearm.api.pooling.pooled import ServingPooling
 from forearm.api.responses.serving_responses import ServingResponses
 from forearm.config.api_config import ApiConfig
+from forearm.model.families.keys import Keys
 from forearm.model.generation import sampling_defaults
+from forearm.model.gguf.gguf import is_gguf, read_gguf_file
+from forearm.model.gguf.gguf_pooling import pooling_kind
 from forearm.text.templates.chat_template import (
     ChatTemplate,
     check_rendering,
@@ -106,8 +109,12 @@ def load_services(config: ApiConfig) -> Services:
 
 
 def _pooling(folder: Path, config: ApiConfig) -> PoolingPlan | None:
-    """Return the plan of a model that pools. A .gguf file has none, and its start does not wait for the import."""
-    if not (folder / "config.json").is_file():
+    """Return the plan of a model that pools. The start of a .gguf file that generates does not wait for the import."""
+    if is_gguf(folder):
+        keys = Keys(read_gguf_file(folder, texts=False).metadata, str(folder))
+        if pooling_kind(keys, config.runner, config.convert) is None:
+            return None
+    elif not (folder / "config.json").is_file():
         return None
     from forearm.model.pooling.pooling import asked_of, pooling_plan
 

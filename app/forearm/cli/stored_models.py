@@ -15,9 +15,11 @@ from forearm.config import configs
 from forearm.config.flags import CommandParser, read_line
 from forearm.config.settings import hub_id
 from forearm.errors import ConfigError
-from forearm.model.checkpoint.checkpoint import open_checkpoint
+from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.hub import find_model, local_model
 from forearm.model.checkpoint.short_names import full_name
+from forearm.model.pooling.plan import PoolingAsked
+from forearm.model.pooling.pooling import pooling_plan
 
 # llama.cpp's names of number formats, at the end of a file's name; a large file is split into numbered parts.
 _GGUF = re.compile(r"[-._/]((?:IQ|TQ|MXFP|Q|BF|F)\d\w*?)(-\d{5}-of-\d{5})?\.gguf", re.IGNORECASE)
@@ -70,6 +72,11 @@ def stored_models(download_dir: str) -> list[StoredModel]:
     return sorted(found, key=lambda model: -model.modified)
 
 
+def _opened(place: Path) -> Checkpoint:
+    """Return a model's checkpoint, as `forearm serve` opens it without flags. Raises: ConfigError if it cannot."""
+    return open_checkpoint(place, pooling=pooling_plan(place, PoolingAsked()))
+
+
 def run_list(argv: Sequence[str]) -> int:
     """Print a line for each model of the cache. Returns: the exit status."""
     parser = CommandParser("forearm list [--download-dir FOLDER]", "List the downloaded models of this machine.")
@@ -78,7 +85,7 @@ def run_list(argv: Sequence[str]) -> int:
     rows = [("NAME", "SIZE", "FAMILY", "FORMAT", "CONTEXT", "MODIFIED", "SERVED AT")]
     for model in stored_models(parser.parse_args(argv).download_dir):
         try:
-            opened = open_checkpoint(model.place)
+            opened = _opened(model.place)
             facts = (opened.config.model_type, opened.number_format, str(opened.max_model_len))
         except ConfigError:
             facts = ("?", "?", "?")  # `forearm show` says why
@@ -98,7 +105,7 @@ def run_show(argv: Sequence[str]) -> int:
     line = read_line(parser, argv, configs.PLAN - {"revision", "hf_token"})
     engine = line.configs.engine
     place = local_model(engine.model) or _named(engine.model, stored_models(engine.download_dir)).place
-    opened = open_checkpoint(place)
+    opened = _opened(place)
     host = this_host(line.configs)
     try:
         found = predict(host, ModelHeaders(place), PlannedLoad(RequestTokens(512, 128), Slo(None, None)))

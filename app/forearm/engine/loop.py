@@ -78,15 +78,9 @@ class EngineLoop:
         Raises: EngineFailed after MAX_FAILED_STEPS failed steps in a row.
         """
 
-        told = self.snapshot.load
-
         def publish_outbox() -> None:
-            nonlocal told
-            # Also a load alone: an abort has no answer, and workers that knew of no room would refuse all that follows.
-            if self.outbox or self.snapshot.load != told:
-                told = self.snapshot.load
-                publish(self.outbox)
-                self.outbox = []
+            publish(self.outbox)
+            self.outbox = []
 
         try:
             while not (self.over or (self.draining and not self.busy)):
@@ -96,9 +90,12 @@ class EngineLoop:
                     taken += 1
                 if taken:
                     self.update_snapshot()  # so that each worker learns in time how many places the others have taken
-                publish_outbox()  # clients learn that they are accepted before a step that may be long
+                    # Clients learn that they are accepted before a step that may be long, and workers of the room that
+                    # aborts made, which have no answers: they would refuse all that follows.
+                    publish_outbox()
                 self.step()
-                publish_outbox()
+                if self.outbox:
+                    publish_outbox()
                 while not self.busy and inbox.empty() and self.merge_page():
                     pass  # the first answers do not wait for it
         finally:

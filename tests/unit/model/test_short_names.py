@@ -9,6 +9,7 @@ import pytest
 from forearm.errors import ConfigError
 from forearm.model.checkpoint import hub
 from forearm.model.checkpoint.short_names import SHORT_NAMES, full_name
+from forearm.model.families.encoders.encoders import ENCODERS
 from forearm.model.families.families import FAMILIES
 from forearm.model.gguf.gguf_architectures import ARCHITECTURES
 
@@ -19,7 +20,7 @@ def test_each_name_is_of_a_family_that_is_read_from_gguf() -> None:
     gguf = {family for one in ARCHITECTURES.values() for family in one.families}
 
     assert len(SHORT_NAMES) >= 20
-    assert {one.family for one in SHORT_NAMES.values()} <= gguf & FAMILIES.keys()
+    assert {one.family for one in SHORT_NAMES.values()} <= gguf & (FAMILIES | ENCODERS).keys()
 
 
 @pytest.mark.parametrize("name", SHORT_NAMES)

@@ -97,6 +97,12 @@ SHORT_NAMES: dict[str, ShortName] = {
     ),
     "olmoe": ShortName("olmoe", _sizes("7B", "allenai/OLMoE-1B-{}-0924-Instruct-GGUF:Q4_K_M")),
     "lfm2": ShortName("lfm2", _sizes("350M 700M 1.2B 2.6B", "LiquidAI/LFM2-{}-GGUF:Q4_K_M")),
+    # embedding models
+    "qwen3-embedding": ShortName("qwen3", _sizes("0.6B 4B 8B", "Qwen/Qwen3-Embedding-{}-GGUF:Q8_0")),
+    "embeddinggemma": ShortName("gemma3_text", _sizes("300M", "ggml-org/embeddinggemma-{}-GGUF:Q8_0")),
+    "nomic-embed-text": ShortName("nomic_bert", {"137m": ModelSize(137e6, "nomic-ai/nomic-embed-text-v1.5-GGUF:Q8_0")}),
+    "bge-m3": ShortName("bert", {"567m": ModelSize(567e6, "gpustack/bge-m3-GGUF:Q8_0")}),
+    "all-minilm": ShortName("bert", {"22m": ModelSize(22.7e6, "second-state/All-MiniLM-L6-v2-Embedding-GGUF:Q8_0")}),
 }
 
 

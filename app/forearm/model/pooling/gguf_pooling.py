@@ -1,6 +1,6 @@
 """The pooling plan of a .gguf file, which its keys and tensors tell.
 
-Source: the converter (convert_hf_to_gguf.py) and src/llama-graph.cpp (build_pooling) of ggml-org/llama.cpp.
+Source: the converter (convert_hf_to_gguf.py) and build_pooling of ggml-org/llama.cpp.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from forearm.errors import ConfigError
 from forearm.model.families.config import Dense
 from forearm.model.families.keys import Keys
 from forearm.model.gguf.gguf import Gguf, read_gguf_file
+from forearm.model.gguf.gguf_pooling import ENCODERS, FIRST, LAST, MEAN, RANK, pooling_kind
 from forearm.model.pooling.plan import Finish, Pool, PoolingAsked, PoolingPlan
 
-# Architectures whose tokens see those on both sides; their family's model type.
-ENCODERS = {"bert": "bert", "nomic-bert": "nomic_bert", "gemma-embedding": "gemma3_text"}
-_POOLS: dict[int, Pool] = {1: "mean", 2: "cls", 3: "last"}
-_NONE, _RANK = 0, 4  # vectors of tokens alone; scores of pairs
+_POOLS: dict[int, Pool] = {MEAN: "mean", FIRST: "cls", LAST: "last"}
 
 
 def gguf_plan(path: Path, asked: PoolingAsked) -> PoolingPlan | None:
@@ -29,28 +27,20 @@ def gguf_plan(path: Path, asked: PoolingAsked) -> PoolingPlan | None:
     """
     gguf = read_gguf_file(path, texts=False)
     keys = Keys(gguf.metadata, str(path))
-    architecture = keys.text("general.architecture", "")
-    encoder, key = architecture in ENCODERS, f"{architecture}.pooling_type"
-    kind = keys.optional_integer(key)
-    if asked.runner == "generate" and encoder:
-        raise ConfigError(
-            f"--runner generate: {path} is an encoder ({architecture}) and generates no text; leave the flag out"
-        )
-    wanted = asked.runner == "pooling" or asked.convert in ("embed", "classify")
-    if asked.runner == "generate" or not (encoder or kind or wanted):
+    kind = pooling_kind(keys, asked.runner, asked.convert)
+    if kind is None:
         return None
-    if kind not in (None, _NONE, _RANK, *_POOLS):
-        raise keys.wrong(key, "0 (none), 1 (mean), 2 (first token), 3 (last token) or 4 (scores of pairs)")
-    usual: Pool = "cls" if encoder else "last"
+    architecture = keys.text("general.architecture", "")
+    usual: Pool = "cls" if architecture in ENCODERS else "last"
     model_type = ENCODERS.get(architecture, architecture)
-    if asked.convert == "classify" or (kind == _RANK and asked.convert != "embed"):
+    if asked.convert == "classify" or (kind == RANK and asked.convert != "embed"):
         return _classifier(gguf, usual, model_type)
     dense = tuple(
         Dense(gguf.tensors[f"{name}.weight"].shape[0], name, bias=f"{name}.bias" in gguf.tensors)
         for name in ("dense_2", "dense_3")  # EmbeddingGemma's
         if f"{name}.weight" in gguf.tensors
     )
-    return PoolingPlan("embed", _POOLS.get(kind or _NONE, usual), "normalize", dense, model_type=model_type)
+    return PoolingPlan("embed", _POOLS.get(kind, usual), "normalize", dense, model_type=model_type)
 
 
 def _classifier(gguf: Gguf, pool: Pool, model_type: str) -> PoolingPlan:

@@ -1,4 +1,4 @@
-"""What a pooling model does with a text: the steps from its rows to a vector or scores, and how texts are compared."""
+"""The pooling plan: the steps from the rows of a text to a vector or scores, and the comparison of texts by them."""
 
 from __future__ import annotations
 

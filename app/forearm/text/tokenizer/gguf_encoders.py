@@ -23,7 +23,10 @@ def word_pieces(tokens: Sequence[str], plain: Sequence[bool], special: Mapping[s
     The file marks the beginnings of words, where the model's own vocabulary marks their other pieces. A vocabulary
     without capital letters is of a model that reads none: llama.cpp reads none in any case.
     """
-    own = [_own(token) if is_plain else token for token, is_plain in zip(tokens, plain, strict=True)]
+    own = [
+        token if not is_plain else token[1:] if token.startswith(_SPACE) else _CONTINUED + token
+        for token, is_plain in zip(tokens, plain, strict=True)
+    ]
     unknown = special.get("unk_token", "[UNK]")
     made = Tokenizer(models.WordPiece({token: i for i, token in enumerate(own)}, unk_token=unknown))
     lower = not any(token != token.lower() for token, is_plain in zip(own, plain, strict=True) if is_plain)
@@ -37,11 +40,6 @@ def word_pieces(tokens: Sequence[str], plain: Sequence[bool], special: Mapping[s
         special_tokens=[begin, end],
     )
     return made
-
-
-def _own(token: str) -> str:
-    """Return a piece as BERT's vocabulary has it."""
-    return token[1:] if token.startswith(_SPACE) else _CONTINUED + token
 
 
 def unigram(keys: Keys, tokens: Sequence[str], scores: Sequence[float], special: Mapping[str, str]) -> Tokenizer:
