@@ -89,10 +89,8 @@ class EngineLoop:
                     self.take(inbox.get())
                     taken += 1
                 if taken:
-                    self.update_snapshot()  # so that each worker learns in time how many places the others have taken
-                    # Clients learn that they are accepted before a step that may be long, and workers of the room that
-                    # aborts made, which have no answers: they would refuse all that follows.
-                    publish_outbox()
+                    self.update_snapshot()  # so that each worker learns in time how many places are taken
+                    publish_outbox()  # before a step that may be long; even nothing, since aborts make room silently
                 self.step()
                 if self.outbox:
                     publish_outbox()
