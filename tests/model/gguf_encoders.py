@@ -6,6 +6,7 @@ Source: convert_hf_to_gguf.py and conversion/ of ggml-org/llama.cpp; tensors' na
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,8 @@ def _converted(config: dict[str, Any], name: str, values: np.ndarray) -> list[tu
     name = name.removeprefix("distilbert.").removeprefix("bert.").removeprefix("roberta.").removeprefix("model.")
     if "pooler" in name or name.endswith("position_ids"):
         return []
+    if config["architectures"][0] in ("BertForSequenceClassification", "DistilBertForSequenceClassification"):
+        name = re.sub(r"^classifier\.", "classifier.out_proj.", name)
     if name == "embeddings.position_embeddings.weight" and config["model_type"] in ("roberta", "xlm-roberta"):
         values = values[config["pad_token_id"] + 1 :]
     if config["model_type"] == "gemma3_text":

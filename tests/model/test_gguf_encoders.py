@@ -31,7 +31,8 @@ from forearm.text.tokenizer.gguf import gguf_tokenizer
 
 ARCHITECTURE = {
     "BertModel": "bert", "XLMRobertaModel": "bert", "XLMRobertaForSequenceClassification": "bert",
-    "RobertaForSequenceClassification": "bert", "DistilBertModel": "bert", "NomicBertModel": "nomic-bert",
+    "RobertaForSequenceClassification": "bert", "DistilBertModel": "bert",
+    "DistilBertForSequenceClassification": "bert", "NomicBertModel": "nomic-bert",
     "Qwen3Model": "qwen3", "Gemma3TextModel": "gemma-embedding",
 }  # fmt: skip
 # A file does not name the activation, which is the erf GELU, nor the scale of queries, which is by head_dim.
@@ -56,7 +57,7 @@ def written(case: EncoderCase, folder: Path) -> Path:
     keys: dict[str, Any] = {"attention.causal": True} if case.model == "Qwen3Model" else {}
     if case.model == "NomicBertModel":
         keys["rope.freq_base"] = config["rope_parameters"]["rope_theta"]
-    if case.model == "DistilBertModel":
+    if case.model.startswith("DistilBert"):
         keys["attention.layer_norm_epsilon"] = 1e-12
     return write_encoder(folder, ARCHITECTURE[case.model], "rank" if classifies else case.pool, VOCABULARY, **keys)
 
@@ -173,6 +174,19 @@ def test_scores_need_a_head_for_them(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"no tensor cls\.output\.weight"):
         pooling_plan(file, PoolingAsked(convert="classify"))
+
+
+def test_a_classifier_without_its_pooler_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """llama.cpp's converter leaves BERT's pooler out."""
+    case = next(case for case in ENCODER_CASES if case.model == "BertForSequenceClassification")
+    make(case, tmp_path)
+    file = write_encoder(tmp_path, "bert", "rank", VOCABULARY)
+
+    plan = pooling_plan(file, PoolingAsked())
+
+    assert plan is not None
+    assert (plan.kind, plan.finish, [one.stored for one in plan.dense]) == ("classify", "softmax", ["cls.output"])
+    assert "no BERT pooler before its classifier" in caplog.text
 
 
 def test_a_kind_of_pooling_that_is_not_known_is_an_error(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 The API's start reads this alone, without the families.
 
-Source: enum llama_pooling_type (include/llama.h) of ggml-org/llama.cpp.
+Source: enum llama_pooling_type of ggml-org/llama.cpp.
 """
 
 from __future__ import annotations

@@ -5,14 +5,17 @@ Source: the converter (convert_hf_to_gguf.py) and build_pooling of ggml-org/llam
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from forearm.errors import ConfigError
-from forearm.model.families.config import Dense
+from forearm.model.families.config import Dense, DenseActivation
 from forearm.model.families.keys import Keys
 from forearm.model.gguf.gguf import Gguf, read_gguf_file
 from forearm.model.gguf.gguf_pooling import ENCODERS, FIRST, LAST, MEAN, RANK, pooling_kind
 from forearm.model.pooling.plan import Finish, Pool, PoolingAsked, PoolingPlan
+
+log = logging.getLogger(__name__)
 
 _POOLS: dict[int, Pool] = {MEAN: "mean", FIRST: "cls", LAST: "last"}
 
@@ -50,8 +53,16 @@ def _classifier(gguf: Gguf, pool: Pool, model_type: str) -> PoolingPlan:
             f"{gguf.path} has no tensor cls.output.weight, so no classifier; leave out --convert classify, or convert "
             "the model with its head"
         )
-    before = ("cls",) if "cls.weight" in gguf.tensors else ()
-    dense = tuple(Dense(gguf.tensors[f"{name}.weight"].shape[0], name, activation="tanh") for name in before)
+    dense: tuple[Dense, ...] = ()
+    if "cls.weight" in gguf.tensors:  # DistilBERT's has ReLU, and the model no types of tokens
+        act: DenseActivation = "tanh" if "token_types.weight" in gguf.tensors else "relu"
+        dense = (Dense(gguf.tensors["cls.weight"].shape[0], "cls", activation=act),)
+    elif model_type == "bert":
+        log.warning(
+            "%s: it has no BERT pooler before its classifier, since llama.cpp's converter leaves it out: its scores "
+            "are not the model's; serve the model's own folder",
+            gguf.path,
+        )
     count = gguf.tensors["cls.output.weight"].shape[0]
     dense += (Dense(count, "cls.output", bias="cls.output.bias" in gguf.tensors),)
     labels = tuple(f"LABEL_{i}" for i in range(count))

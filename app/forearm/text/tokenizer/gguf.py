@@ -105,7 +105,9 @@ _JAIS2 = _ENGLISH + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r
 _JAIS2 += "|".join(rf"\s{{{count}}}(?!\S)" for count in (512, 256, 128, 64, 32, 16, 8, 4, "1,2")) + r"|\s"
 
 PRE_TOKENIZERS = {
-    **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "exaone4"), _PreTokenizer([GPT2])),
+    **dict.fromkeys(
+        ("gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "exaone4", "roberta-bpe"), _PreTokenizer([GPT2])
+    ),
     **dict.fromkeys(
         ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
         _PreTokenizer([_LLAMA3], whole=True, bos=True),
