@@ -18,36 +18,15 @@ from forearm.config.settings import (
 )
 
 TOOL_CALL_PARSERS = (
-    *(
-        "deepseek_v3",
-        "deepseek_v31",
-        "deepseek_v32",
-        "ernie45",
-        "functiongemma",
-        "gemma4",
-        "glm45",
-        "glm47",
-        "granite",
-        "granite-20b-fc",
-    ),
-    *("granite4", "hermes", "jamba", "kimi_k2", "lfm2", "llama3_json", "llama4_json", "llama4_pythonic", "minicpm"),
-    *(
-        "minicpm5",
-        "mistral",
-        "nemotron_json",
-        "olmo3",
-        "openai",
-        "phi4_mini_json",
-        "pythonic",
-        "qwen3_coder",
-        "qwen3_xml",
-        "seed_oss",
-    ),
-)
+    "deepseek_v3", "deepseek_v31", "deepseek_v32", "deepseek_v4", "deepseek_v41", "ernie45", "functiongemma",
+    "gemma4", "glm45", "glm47", "granite", "granite-20b-fc", "granite4", "hermes", "jamba", "kimi_k2", "lfm2",
+    "llama3_json", "llama4_json", "llama4_pythonic", "minicpm", "minicpm5", "mistral", "nemotron_json", "olmo3",
+    "openai", "phi4_mini_json", "pythonic", "qwen3_coder", "qwen3_xml", "seed_oss",
+)  # fmt: skip
 REASONING_PARSERS = (
-    *("deepseek_r1", "deepseek_v3", "ernie45", "gemma4", "glm45", "granite", "mistral", "nemotron_v3", "olmo3"),
-    *("openai_gptoss", "qwen3", "seed_oss"),
-)
+    "deepseek_r1", "deepseek_v3", "deepseek_v4", "deepseek_v41", "ernie45", "gemma4", "glm45", "granite", "mistral",
+    "nemotron_v3", "olmo3", "openai_gptoss", "qwen3", "seed_oss",
+)  # fmt: skip
 STORED_BYTES = 128 << 20  # of responses, unless memory is short
 
 

@@ -1,6 +1,8 @@
-"""Samples of answers of DeepSeek V3.2, whose calls have a tag for each parameter, with what they say."""
+"""Samples of answers of DeepSeek V3.2 to V4.1, whose calls have a tag for each parameter, with what they say."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from tests.unit.text.spoken import ONE, TWO, Spoken
 
@@ -27,7 +29,7 @@ def _says(name: str, text: str, calls: list[tuple[str, str]], content: str = "")
 _WEATHER = _call("get_weather", _parameter("city", "Oslo"), _json("days", "3"))
 _NOTHING = f"{_BEGIN}now{_END}"
 
-DSML = [
+_V32 = [
     _says("one call", f"I look.\n\n{_BEGIN}{_WEATHER}{_END}", ONE, "I look.\n\n"),
     _says("two calls", f"{_BEGIN}{_WEATHER}{_call('now')}{_END}", TWO),
     _says(
@@ -100,5 +102,27 @@ DSML = [
         reasoning="Hm.",
         reasoning_format="deepseek_v3",
         opened=True,
+    ),
+]
+
+
+def _written(spoken: Spoken, format: str, reasoning: str, *tags: tuple[str, str]) -> Spoken:
+    """The same sample in another version's tags."""
+    text, content = spoken.text, spoken.content
+    for old, new in tags:
+        text, content = text.replace(old, new), content.replace(old, new)
+    named = reasoning if spoken.reasoning else spoken.reasoning_format
+    return replace(spoken, format=format, text=text, content=content, reasoning_format=named)
+
+
+_V4 = [_written(one, "deepseek_v4", "deepseek_v4", ("function_calls>", "tool_calls>")) for one in _V32]
+_V41 = [_written(one, "deepseek_v41", "deepseek_v41", ("function_calls>", "calls>"), (_D, _D + " ")) for one in _V32]
+DSML = [
+    *_V32,
+    *_V4,
+    *_V41,
+    *(
+        Spoken("deepseek_v4", f"calls in a tag {name}", f"<{_D}{name}>\n{_WEATHER}{_call('now')}</{_D}tool_calls>", TWO)
+        for name in ("toolcalls", "tool")
     ),
 ]

@@ -116,6 +116,12 @@ FRAGMENTS = [
     *("<|tool_call_start|>", "```python", "f(a=1)", "<|tool_call_end|>", '<function name="f">', '<param name="a">'),
     *("<｜DSML｜function_calls>", '<｜DSML｜invoke name="f">', '<｜DSML｜parameter name="a" string="', 'true">'),
     *('false">', "</｜DSML｜parameter>", "</｜DSML｜invoke>", "</｜DSML｜function_calls>"),
+    *(
+        "<｜DSML｜tool_calls>",
+        "<｜DSML｜ calls>",
+        '<｜DSML｜ invoke name="f">',
+        '<｜DSML｜ parameter name="a" string="',
+    ),
     *("<TOOLCALL>[", "</param>", "<![CDATA[", "]]>", "<start_function_call>call:f{", "<escape>"),
     *("<|channel|>", "<|start|>", "<|message|>", "<|end|>", "analysis", "final", "commentary", " to=functions.f"),
     *('{"name": "f", "arguments": ', "{}", "{", "}", "[", "]", "(", ")", '"', "'", "\\", ",", ":", ";", "=", "f", "1"),

@@ -36,6 +36,8 @@ EXCERPTS = {
         "{{'```json' + '\\n'}}"
     ),
     "DeepSeek-V3.2": "{{ '<｜DSML｜function_calls>\\n' }}{{ '<think>' if thinking else '</think>' }}",
+    "DeepSeek-V4": "{{ '\\n\\n<｜DSML｜tool_calls>\\n' }}{{ '<think>' if thinks else '</think>' }}",
+    "DeepSeek-V4.1": "{{ '\\n\\n<｜DSML｜ calls>\\n' }}{{ '<think>' if thinks else '</think>' }}",
     "DeepSeek-V3.1": (
         "{{'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>'+ tool['function']['name'] + '<｜tool▁sep｜>'}}"
         "{%- if not thinking %}{{'</think>'}}{%- else %}{{'<think>'}}{%- endif %}"
@@ -79,6 +81,8 @@ TOLD = {
     "DeepSeek-V3": ("deepseek_v3", ""),
     "DeepSeek-V3.1": ("deepseek_v31", "qwen3"),
     "DeepSeek-V3.2": ("deepseek_v32", "qwen3"),
+    "DeepSeek-V4": ("deepseek_v4", "qwen3"),
+    "DeepSeek-V4.1": ("deepseek_v41", "qwen3"),
     "DeepSeek-R1": ("deepseek_v3", "qwen3"),
     "Granite-3.1": ("granite", ""),
     "Granite-3.2": ("granite", "granite"),

@@ -37,6 +37,8 @@ FORMATS: dict[str, ToolCallFormat] = {
     "deepseek_v3": ToolCallFormat(deepseek.deepseek_v3, deepseek.MARKS),
     "deepseek_v31": ToolCallFormat(deepseek.deepseek_v31, deepseek.MARKS),
     "deepseek_v32": ToolCallFormat(dsml.deepseek_v32, (dsml.DSML,)),
+    "deepseek_v4": ToolCallFormat(dsml.deepseek_v4, (dsml.DSML,)),
+    "deepseek_v41": ToolCallFormat(dsml.deepseek_v41, (dsml.DSML,)),
     "ernie45": ToolCallFormat(ernie45, ("<tool_call>", "</tool_call>", "<response>", "</response>")),
     "functiongemma": ToolCallFormat(
         gemma.functiongemma, (gemma.FUNCTION_BEGIN, gemma.FUNCTION_END, gemma.FUNCTION_QUOTE)
@@ -71,6 +73,8 @@ MARKERS = (
     (("<|channel|>", "<|message|>"), "openai"),
     (("[TOOL_CALLS]",), "mistral"),
     ((dsml.DSML, "function_calls>"), "deepseek_v32"),
+    ((dsml.DSML + "tool_calls>",), "deepseek_v4"),
+    ((dsml.DSML + " calls>",), "deepseek_v41"),
     ((deepseek.ALL_BEGIN, "```json"), "deepseek_v3"),
     ((deepseek.ALL_BEGIN,), "deepseek_v31"),
     ((deepseek.KIMI_ALL_BEGIN,), "kimi_k2"),

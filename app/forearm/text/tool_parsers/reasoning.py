@@ -98,6 +98,8 @@ class ReasoningFormat:
 FORMATS: dict[str, ReasoningFormat] = {
     "deepseek_r1": ReasoningFormat(always=True),
     "deepseek_v3": ReasoningFormat(),
+    "deepseek_v4": ReasoningFormat(),
+    "deepseek_v41": ReasoningFormat(),
     "qwen3": ReasoningFormat(),
     "ernie45": ReasoningFormat(always=True, answer_tags=ANSWER_TAGS),
     "gemma4": ReasoningFormat(("<|channel>thought", "<|channel>"), ("<channel|>",)),
