@@ -112,7 +112,8 @@ PARSERS = {
     "glm_moe_dsa": ("glm47", "glm45"),
     "gpt_oss": ("openai", "openai_gptoss"), "seed_oss": ("seed_oss", "seed_oss"), "olmo3": ("olmo3", "olmo3"),
     "lfm2": ("lfm2", ""), "lfm2_moe": ("lfm2", ""), "exaone4": ("hermes", "qwen3"), "minicpm3": ("minicpm", ""),
-    "deepseek_v3": ("deepseek_v3", "deepseek_r1"), "kimi_linear": ("kimi_k2", ""),
+    "deepseek_v3": ("deepseek_v3", "deepseek_r1"), "deepseek_v4": ("deepseek_v4", "deepseek_v4"),
+    "kimi_linear": ("kimi_k2", ""),
 }  # fmt: skip
 # Published models of bench/shapes.py.
 MEASURED = {

@@ -329,17 +329,17 @@ def test_many_log_probabilities_of_a_batch_are_written_beside_the_event_loop(
     assert [name == "uvicorn" for name in threads] == [True] * 4 + [False] * 4
 
 
+@pytest.mark.parametrize(("model_type", "tag"), [("deepseek_v32", "function_calls"), ("deepseek_v4", "tool_calls")])
 def test_a_type_that_is_published_without_a_template_chats_and_calls_tools(
-    start_server: StartServer, tmp_path: Path
+    model_type: str, tag: str, start_server: StartServer, tmp_path: Path
 ) -> None:
     folder = write_letters(tmp_path / "without", template=None)
-    config = {"model_type": "deepseek_v32", "architectures": ["DeepseekV32ForCausalLM"]}
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
     server = start_server(model_folder=str(folder), trust_request_chat_template=True)
     tools = [{"type": "function", "function": {"name": "now", "parameters": {"type": "object"}}}]
-    call = '<｜DSML｜function_calls>\n<｜DSML｜invoke name="now">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>'
+    call = f'<｜DSML｜{tag}>\n<｜DSML｜invoke name="now">\n</｜DSML｜invoke>\n</｜DSML｜{tag}>'
 
-    reply = server.chat("Hi.", return_prompt_text=True, max_tokens=1).json()
+    reply = server.chat("Hi.", return_prompt_text=True, max_tokens=1, reasoning_effort="none").json()
     called = server.chat(call, tools=tools, chat_template="{{ messages[0].content }}{{ eos_token }}{{ tools }}").json()
 
     assert reply["prompt_text"] == "<｜begin▁of▁sentence｜><｜User｜>Hi.<｜Assistant｜></think>"

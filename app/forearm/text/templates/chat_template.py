@@ -22,7 +22,7 @@ MAX_TEMPLATE_CHARACTERS = 64 << 10  # of a request's template; the longest one o
 _MOST_SOURCE = 1 << 20  # characters of a model's template
 _SHOWN_CHARACTERS = 1000  # of a template's error message
 # Types of models that are published without a template: a file <type>.jinja beside this one.
-_BUILT_IN = ("deepseek_v32",)
+_BUILT_IN = ("deepseek_v32", "deepseek_v4")
 # Names that rendering itself passes to the template.
 _RESERVED = {"messages"}
 
