@@ -113,7 +113,7 @@ PARSERS = {
     "gpt_oss": ("openai", "openai_gptoss"), "seed_oss": ("seed_oss", "seed_oss"), "olmo3": ("olmo3", "olmo3"),
     "lfm2": ("lfm2", ""), "lfm2_moe": ("lfm2", ""), "exaone4": ("hermes", "qwen3"), "minicpm3": ("minicpm", ""),
     "deepseek_v3": ("deepseek_v3", "deepseek_r1"), "deepseek_v4": ("deepseek_v4", "deepseek_v4"),
-    "kimi_linear": ("kimi_k2", ""),
+    "kimi_linear": ("kimi_k2", ""), "apertus": ("apertus", ""), "cohere2": ("cohere_command3", "cohere_command3"),
 }  # fmt: skip
 # Published models of bench/shapes.py.
 MEASURED = {

@@ -31,7 +31,8 @@ TOOLS: list[Any] = [('get "it"', SCHEMA), ("now", EMPTY)]
 PLAIN: list[Any] = [("get_it", SCHEMA), ("now", EMPTY)]
 SHAPED = [
     *("deepseek_v3", "deepseek_v31", "granite", "granite-20b-fc", "granite4", "hermes", "jamba", "llama3_json"),
-    *("llama4_json", "mistral", "openai", "phi4_mini_json", "ernie45", "nemotron_json"),
+    *("llama4_json", "mistral", "openai", "phi4_mini_json", "ernie45", "nemotron_json", "apertus", "cohere_command3"),
+    *("cohere_command4", "gigachat3", "hunyuan_a13b", "internlm", "longcat", "qwen3_json"),
 ]
 
 
@@ -112,7 +113,13 @@ def test_where_calls_may_come_text_is_free_and_calls_are_not(name: str, grammars
     assert not fits(calls.replace("now", "never"))
 
 
-@pytest.mark.parametrize("name", ["deepseek_v3", "deepseek_v31", "granite", "mistral", "openai", "phi4_mini_json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("deepseek_v3", "deepseek_v31", "granite", "mistral", "openai", "phi4_mini_json", "apertus", "gigachat3"),
+        *("cohere_command3", "internlm", "longcat"),
+    ],
+)
 def test_markers_that_are_special_tokens_are_imposed_as_such(name: str, tmp_path: Path) -> None:
     marks = sorted(find_dialect("", name, "none").marks("auto"))
     tokenizer = load_tokenizer(write_letters(tmp_path, special=marks))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.text.spoken import SPOKEN as OTHERS
 from tests.unit.text.spoken import TOOLS, Spoken
 from tests.unit.text.spoken_dsml import DSML
+from tests.unit.text.spoken_others import MORE
 from tests.unit.text.spoken_tagged import TAGGED
 
 from forearm.config.api_config import REASONING_PARSERS, TOOL_CALL_PARSERS
@@ -19,7 +20,7 @@ from forearm.text.tool_parsers import reasoning
 from forearm.text.tool_parsers.output_parser import Dialect, OutputParser, ParserOptions, find_dialect
 from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, CallBegin, ReasoningPart, TextPart, joined
 
-SPOKEN = [*OTHERS, *TAGGED, *DSML]
+SPOKEN = [*OTHERS, *TAGGED, *DSML, *MORE]
 
 
 def reader(spoken: Spoken) -> OutputParser:
@@ -122,6 +123,18 @@ FRAGMENTS = [
         '<｜DSML｜ invoke name="f">',
         '<｜DSML｜ parameter name="a" string="',
     ),
+    *("<minimax:tool_call>", '<invoke name="f">', '<parameter name="a">', "</invoke>", "</minimax:tool_call>"),
+    *(
+        "<｜tool_call_begin｜>",
+        "function<｜tool_sep｜>",
+        '<steptml:invoke name="f">',
+        "<｜tool_call_end｜>",
+        "<tool_sep>",
+    ),
+    *("<tool_calls>", "</tool_calls>", "<ifm|tool_call>", "<ifm|arg_key>", "</ifm|tool_call>", "<dots_function_call>"),
+    *("<|tools_prefix|>", '{"f": {', "<|tools_suffix|>", "<|START_ACTION|>[", '{"tool_name": "f", "parameters": '),
+    *("<|END_ACTION|>", "<|START_RESPONSE|>", "<answer>", "<|action_start|><|plugin|>", "<|action_end|>", "```"),
+    *("<longcat_tool_call>", "function call<|role_sep|>", "<|function_call|>", "<|message_sep|>"),
     *("<TOOLCALL>[", "</param>", "<![CDATA[", "]]>", "<start_function_call>call:f{", "<escape>"),
     *("<|channel|>", "<|start|>", "<|message|>", "<|end|>", "analysis", "final", "commentary", " to=functions.f"),
     *('{"name": "f", "arguments": ', "{}", "{", "}", "[", "]", "(", ")", '"', "'", "\\", ",", ":", ";", "=", "f", "1"),

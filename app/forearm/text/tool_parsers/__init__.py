@@ -8,11 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from forearm.text.tool_parsers import deepseek, dsml, gemma, llama, mistral, pythonic, qwen_coder
-from forearm.text.tool_parsers.glm import glm45
-from forearm.text.tool_parsers.hermes import ernie45, hermes
+from forearm.text.tool_parsers import deepseek, dsml, gemma, glm, hermes, lists, llama, mistral, pythonic, qwen_coder
 from forearm.text.tool_parsers.json_calls import CallReader, long_id, short_id
-from forearm.text.tool_parsers.lists import granite, granite_20b_fc, jamba, nemotron_json, phi4_mini_json
 
 
 @dataclass(frozen=True)
@@ -26,47 +23,71 @@ class ToolCallFormat:
     new_id: Callable[[], str] = long_id
 
 
-_HERMES = ToolCallFormat(hermes, ("<tool_call>", "</tool_call>"))
-_QWEN_CODER = ToolCallFormat(qwen_coder.qwen3_coder, ("<tool_call>", "</tool_call>"))
-_GLM = ToolCallFormat(glm45, ("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"))
+_HERMES = ToolCallFormat(hermes.hermes, (hermes.BEGIN, hermes.END))
+_CODER_MARKS = (qwen_coder.BEGIN, qwen_coder.END)
+_QWEN_CODER = ToolCallFormat(qwen_coder.qwen3_coder, _CODER_MARKS)
+_GLM = ToolCallFormat(glm.pairs(glm.GLM), glm.GLM.marks)
+_HY = ToolCallFormat(glm.pairs(glm.HY), glm.HY.marks)
+_COHERE = ToolCallFormat(lists.cohere_command, (lists.COHERE, lists.COHERE_END))
 _LLAMA = ToolCallFormat(llama.llama3_json, (llama.TAG,))
 _PYTHONIC = ToolCallFormat(pythonic.pythonic, (pythonic.BEGIN, pythonic.END))
 _LFM = ToolCallFormat(pythonic.lfm2, (pythonic.TAGGED_BEGIN, pythonic.TAGGED_END))
+_TOOL_CALLS = ("<tool_calls>", "</tool_calls>")
 
 FORMATS: dict[str, ToolCallFormat] = {
+    "apertus": ToolCallFormat(lists.apertus, (lists.APERTUS, lists.APERTUS_END)),
+    "cohere_command3": _COHERE,
+    "cohere_command4": _COHERE,
     "deepseek_v3": ToolCallFormat(deepseek.deepseek_v3, deepseek.MARKS),
     "deepseek_v31": ToolCallFormat(deepseek.deepseek_v31, deepseek.MARKS),
     "deepseek_v32": ToolCallFormat(dsml.deepseek_v32, (dsml.DSML,)),
     "deepseek_v4": ToolCallFormat(dsml.deepseek_v4, (dsml.DSML,)),
     "deepseek_v41": ToolCallFormat(dsml.deepseek_v41, (dsml.DSML,)),
-    "ernie45": ToolCallFormat(ernie45, ("<tool_call>", "</tool_call>", "<response>", "</response>")),
+    "dots": ToolCallFormat(qwen_coder.dots, qwen_coder.DOTS),
+    "ernie45": ToolCallFormat(hermes.ernie45, (hermes.BEGIN, hermes.END, "<response>", "</response>")),
     "functiongemma": ToolCallFormat(
         gemma.functiongemma, (gemma.FUNCTION_BEGIN, gemma.FUNCTION_END, gemma.FUNCTION_QUOTE)
     ),
     "gemma4": ToolCallFormat(gemma.gemma4, (gemma.BEGIN, gemma.END, gemma.QUOTE)),
+    "gigachat3": ToolCallFormat(lists.gigachat3, lists.GIGACHAT),
     "glm45": _GLM,
     "glm47": _GLM,
-    "granite": ToolCallFormat(granite, ("<|tool_call|>", "<tool_call>")),
-    "granite-20b-fc": ToolCallFormat(granite_20b_fc, ("<function_call>",)),
+    "granite": ToolCallFormat(lists.granite, ("<|tool_call|>", "<tool_call>")),
+    "granite-20b-fc": ToolCallFormat(lists.granite_20b_fc, ("<function_call>",)),
     "granite4": _HERMES,
     "hermes": _HERMES,
-    "jamba": ToolCallFormat(jamba, ("<tool_calls>", "</tool_calls>")),
+    "hunyuan_a13b": ToolCallFormat(lists.hunyuan_a13b, (*_TOOL_CALLS, "<answer>", "</answer>")),
+    "hy_v3": _HY,
+    "hy_v4": _HY,
+    "internlm": ToolCallFormat(hermes.internlm, (hermes.ACTION, hermes.PLUGIN, hermes.ACTION_END)),
+    "jamba": ToolCallFormat(lists.jamba, _TOOL_CALLS),
+    "k2_horizon": ToolCallFormat(glm.pairs(glm.HORIZON), glm.HORIZON.marks),
     "kimi_k2": ToolCallFormat(deepseek.kimi_k2, deepseek.KIMI_MARKS),
     "lfm2": _LFM,
+    "ling3": _GLM,
     "llama3_json": _LLAMA,
     "llama4_json": _LLAMA,
     "llama4_pythonic": _PYTHONIC,
+    "longcat": ToolCallFormat(hermes.longcat, hermes.LONGCAT),
+    "mimo": ToolCallFormat(qwen_coder.mimo, _CODER_MARKS),
     "minicpm": _LFM,
     "minicpm5": ToolCallFormat(qwen_coder.minicpm5),
+    "minimax_m2": ToolCallFormat(qwen_coder.minimax_m2, qwen_coder.MINIMAX),
     "mistral": ToolCallFormat(mistral.mistral, (mistral.BEGIN, mistral.CALL_ID, mistral.ARGS), short_id),
-    "nemotron_json": ToolCallFormat(nemotron_json, ("<TOOLCALL>", "</TOOLCALL>")),
+    "nemotron_json": ToolCallFormat(lists.nemotron_json, ("<TOOLCALL>", "</TOOLCALL>")),
     "olmo3": ToolCallFormat(pythonic.olmo3, (pythonic.OLMO_BEGIN, pythonic.OLMO_END)),
     "openai": ToolCallFormat(None),
-    "phi4_mini_json": ToolCallFormat(phi4_mini_json, ("<|tool_call|>", "<|/tool_call|>")),
+    "phi4_mini_json": ToolCallFormat(lists.phi4_mini_json, ("<|tool_call|>", "<|/tool_call|>")),
+    "poolside_v1": _GLM,
     "pythonic": _PYTHONIC,
     "qwen3_coder": _QWEN_CODER,
+    "qwen3_json": _HERMES,
     "qwen3_xml": _QWEN_CODER,
     "seed_oss": ToolCallFormat(qwen_coder.seed_oss, (qwen_coder.SEED_BEGIN, qwen_coder.SEED_END)),
+    "step3": ToolCallFormat(qwen_coder.step3, qwen_coder.STEP),
+    "step3p5": _QWEN_CODER,
+    "step5": _QWEN_CODER,
+    "xlam": ToolCallFormat(lists.xlam, ("<tool_call>", "</tool_call>")),
 }
 # Markers that a template contains if its model uses the format. The first match counts: more specific ones come first.
 MARKERS = (
@@ -81,6 +102,18 @@ MARKERS = (
     ((gemma.BEGIN,), "gemma4"),
     ((gemma.FUNCTION_BEGIN,), "functiongemma"),
     ((qwen_coder.SEED_BEGIN,), "seed_oss"),
+    ((qwen_coder.MINIMAX[0],), "minimax_m2"),
+    ((qwen_coder.DOTS[0],), "dots"),
+    (("<steptml:invoke",), "step3"),
+    ((glm.HORIZON.opening("tool_call"),), "k2_horizon"),
+    (("<tool_sep", "<arg_key"), "hy_v3"),
+    ((hermes.LONGCAT[0],), "longcat"),
+    ((hermes.ACTION, hermes.PLUGIN), "internlm"),
+    ((lists.APERTUS,), "apertus"),
+    ((lists.COHERE, lists.COHERE_ANSWER[2]), "cohere_command4"),
+    ((lists.COHERE,), "cohere_command3"),
+    (("function call", "<|role_sep|>"), "gigachat3"),
+    ((*_TOOL_CALLS, "<answer>"), "hunyuan_a13b"),
     (("<function=", "<parameter="), "qwen3_coder"),
     (("<function name=", "<param name="), "minicpm5"),
     (("<arg_key>",), "glm45"),

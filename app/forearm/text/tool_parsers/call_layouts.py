@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from forearm.json_types import Json
-from forearm.text.tool_parsers import deepseek, harmony, mistral
-from forearm.text.tool_parsers.hermes import BEGIN, END
+from forearm.text.tool_parsers import deepseek, harmony, hermes, lists, mistral
 
 # An answer that does not begin as Llama's calls do.
 _NO_CALL = r"([^{\s](.|\n)*)?"
@@ -84,11 +83,25 @@ class CallLayout:
 
 
 _HERMES = CallLayout(
-    begin=BEGIN + '\n{"name": "',
+    begin=hermes.BEGIN + '\n{"name": "',
     between='", "arguments": ',
-    end="}\n" + END,
+    end="}\n" + hermes.END,
     separator="\n",
-    trigger=BEGIN,
+    trigger=hermes.BEGIN,
+)
+_LONGCAT = CallLayout(
+    begin=hermes.LONGCAT[0] + '\n{"name": "',
+    between='", "arguments": ',
+    end="}\n" + hermes.LONGCAT[1],
+    separator="\n",
+    trigger=hermes.LONGCAT[0],
+)
+_INTERNLM = CallLayout(
+    begin=hermes.ACTION + hermes.PLUGIN + '\n{"name": "',
+    between='", "parameters": ',
+    end="}" + hermes.ACTION_END,
+    separator="\n",
+    trigger=hermes.ACTION,
 )
 _LLAMA = CallLayout(begin='{"name": "', between='", "parameters": ', end="}", separator="; ")
 _MISTRAL = CallLayout(mistral.BEGIN, mistral.ARGS, trigger=mistral.BEGIN, is_json=False)
@@ -97,6 +110,25 @@ _GRANITE_20B = CallLayout('<function_call> {"name": "', '", "arguments": ', "}",
 _OLD_MISTRAL = replace(_GRANITE, marker=mistral.BEGIN, opening=" [")
 _PHI, _VLLMS_PHI = replace(_GRANITE, last="]<|/tool_call|>"), replace(_GRANITE, marker="functools")
 _JAMBA = replace(_GRANITE, marker="<tool_calls>", last="]</tool_calls>")
+_APERTUS = CallLayout(
+    begin='{"', between='": ', end="}", separator=", ", marker=lists.APERTUS, opening="[", last="]" + lists.APERTUS_END
+)
+_COHERE = CallLayout(
+    begin='{"tool_call_id": "0", "tool_name": "',
+    between='", "parameters": ',
+    end="}",
+    separator=",\n    ",
+    marker=lists.COHERE,
+    opening="[\n    ",
+    last="\n]" + lists.COHERE_END,
+)
+_GIGACHAT = CallLayout(
+    begin=lists.GIGACHAT[2] + '{"name": "',
+    between='", "arguments": ',
+    end="}",
+    separator="\n",
+    trigger=lists.GIGACHAT[2],
+)
 _V3 = CallLayout(
     begin=f"{deepseek.BEGIN}function{deepseek.BETWEEN}",
     between="\n```json\n",
@@ -163,18 +195,26 @@ def harmony_auto(tools: Sequence[Tool], thinks: bool, schema: Mapping[str, Any] 
 
 HARMONY_REASONING = _messages_before(["analysis"])
 _LAYOUTS = {
+    "apertus": _APERTUS,
+    "cohere_command3": _COHERE,
+    "cohere_command4": _COHERE,
     "deepseek_v3": _V3,
     "deepseek_v31": _V31,
     "ernie45": _HERMES,
+    "gigachat3": _GIGACHAT,
     "granite": _GRANITE,
     "granite-20b-fc": _GRANITE_20B,
     "granite4": _HERMES,
     "hermes": _HERMES,
+    "hunyuan_a13b": _JAMBA,
+    "internlm": _INTERNLM,
     "jamba": _JAMBA,
     "llama3_json": _LLAMA,
     "llama4_json": _LLAMA,
+    "longcat": _LONGCAT,
     "nemotron_json": replace(_GRANITE, marker="<TOOLCALL>", last="]</TOOLCALL>"),
     "openai": HARMONY,
+    "qwen3_json": _HERMES,
 }
 
 

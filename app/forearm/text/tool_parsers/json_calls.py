@@ -95,7 +95,7 @@ def attempt(source: TextStream, body: Steps[bool]) -> Steps[bool]:
     return is_call
 
 
-def call_object(source: TextStream, calls: Calls, needs_arguments: bool = False) -> Steps[bool]:
+def call_object(source: TextStream, calls: Calls, needs_arguments: bool = False, name_key: str = "name") -> Steps[bool]:
     """Read `{"name": …, "arguments": {…}}`, or `parameters`; other keys are skipped.
 
     Returns: whether it is a call; recording has stopped then.
@@ -103,8 +103,8 @@ def call_object(source: TextStream, calls: Calls, needs_arguments: bool = False)
     if not (yield from literal(source, "{")):
         return False
     name, held, begun = "", "", False
-    while (key := (yield from _key(source))) is not None:
-        if key == "name" and not name:
+    while (key := (yield from object_key(source))) is not None:
+        if key == name_key and not name:
             name = (yield from _string(source)) or ""
             if not name:
                 return begun
@@ -199,7 +199,7 @@ def value(source: TextStream, index: int | None = None) -> Steps[str]:
     return "".join(found)
 
 
-def _key(source: TextStream) -> Steps[str | None]:
+def object_key(source: TextStream) -> Steps[str | None]:
     """Read a key, its colon and the white space around them; None where there is none."""
     yield from space(source)
     if not (yield from some(source)) or source.peek() != '"':

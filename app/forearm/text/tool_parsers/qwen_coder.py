@@ -1,15 +1,16 @@
 """Read XML calls: a tag for the function and one for each parameter, values as plain text. Qwen 3 Coder and 3.5,
-Nemotron 3; Seed-OSS, whose outer tag has another name; MiniCPM 5, whose names are attributes.
+Nemotron 3, Step 3.5; MiMo, whose values have no lines of their own; Seed-OSS, whose outer tag has another name; MiniCPM
+5, MiniMax M2, dots and Step 3, whose names are attributes.
 
-Source: the chat templates of Qwen/Qwen3-Coder-30B-A3B-Instruct, ByteDance-Seed/Seed-OSS-36B-Instruct and
-openbmb/MiniCPM5; values as in Qwen's qwen3coder_tool_parser.py.
+Sources: the chat templates of Qwen/Qwen3-Coder-30B-A3B-Instruct, ByteDance-Seed/Seed-OSS-36B-Instruct and
+openbmb/MiniCPM5; vLLM 0.33's parsers mimo, minimax_m2, dots and step3; values as in Qwen's qwen3coder_tool_parser.py.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from forearm.text.tool_parsers.incremental import Steps, TextStream, literal, space, upto
@@ -21,11 +22,14 @@ FUNCTION, FUNCTION_END = "<function=", "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
 SEED_BEGIN, SEED_END = "<seed:tool_call>", "</seed:tool_call>"
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
+_QUOTES = "\"'"
 
 
 @dataclass(frozen=True)
 class Tags:
-    """The tags of a call. named, keyed: what ends the name of the function, and of a parameter."""
+    """The tags of a call. named, keyed: what ends the name of the function, and of a parameter; quotes around a name
+    are dropped. verbatim: a line break beside a tag belongs to the value.
+    """
 
     function: str = FUNCTION
     named: str = ">"
@@ -33,21 +37,42 @@ class Tags:
     keyed: str = ">"
     parameter_end: str = PARAMETER_END
     function_end: str = FUNCTION_END
+    verbatim: bool = False
 
 
-_ATTRIBUTES = Tags('<function name="', '">', '<param name="', '">', "</param>")
+_PARAM = Tags("<function name=", ">", "<param name=", ">", "</param>")
+_INVOKE = Tags("<invoke name=", ">", "<parameter name=", ">", PARAMETER_END, "</invoke>")
+_STEP = Tags("<steptml:invoke name=", ">", "<steptml:parameter name=", ">", "</steptml:parameter>", "</steptml:invoke>")
+MINIMAX = ("<minimax:tool_call>", "</minimax:tool_call>")
+DOTS = ("<dots_function_call>", "</dots_function_call>")
+STEP = (
+    "<｜tool_call_begin｜>",
+    "<｜tool_call_end｜>",
+    "<｜tool_calls_begin｜>",
+    "<｜tool_calls_end｜>",
+    "<｜tool_sep｜>",
+)
 
 
-def tagged(tags: Tags, begin: str = "", end: str = "") -> CallReader:
-    """Return the format with these tags. begin, end: the tag around a call, which it may lack; empty: there is none."""
+def tagged(tags: Tags, begin: str = "", end: str = "", around: Sequence[str] = (), lead: str = "") -> CallReader:
+    """Return the format with these tags.
+
+    begin, end: the tag around one call or several, which may lack; empty: there is none. around: the tags around all,
+    which are dropped. lead: what may stand between `begin` and the call.
+    """
 
     def wrapped(source: TextStream, calls: Calls) -> Steps[bool]:
-        if (yield from literal(source, tags.function)):
-            return (yield from _function(source, calls, tags))
-        return (yield from call_object(source, calls))
+        yield from literal(source, lead)
+        if not (yield from literal(source, tags.function)):
+            return (yield from call_object(source, calls))
+        is_call = yield from _function(source, calls, tags)
+        while is_call and (yield from literal(source, tags.function)):
+            source.record(tags.function)
+            is_call = yield from attempt(source, _function(source, calls, tags))
+        return True
 
     def read(source: TextStream, calls: Calls) -> Steps[None]:
-        markers = [one for one in (begin, tags.function, end) if one]
+        markers = [one for one in (begin, tags.function, end, *around) if one]
         while marker := (yield from answer(source, calls, *markers)):
             if marker == begin:
                 yield from fenced(source, calls, begin, end, wrapped)
@@ -60,16 +85,21 @@ def tagged(tags: Tags, begin: str = "", end: str = "") -> CallReader:
 
 qwen3_coder = tagged(Tags(), BEGIN, END)
 seed_oss = tagged(Tags(), SEED_BEGIN, SEED_END)
-minicpm5 = tagged(_ATTRIBUTES)
+mimo = tagged(Tags(verbatim=True), BEGIN, END)
+minicpm5 = tagged(_PARAM)
+minimax_m2 = tagged(replace(_INVOKE, verbatim=True), *MINIMAX)
+dots = tagged(_INVOKE, *DOTS)
+step3 = tagged(_STEP, *STEP[:2], around=STEP[2:4], lead=f"function{STEP[4]}")
 
 
 def _function(source: TextStream, calls: Calls, tags: Tags) -> Steps[bool]:
     """Read the name, the parameters and the end. The model may omit a parameter's end where another tag follows."""
     name, found = yield from upto(source, tags.named)
-    if not found or not name.strip():
+    name = name.strip().strip(_QUOTES)
+    if not found or not name:
         return False
     source.recorded()
-    call = calls.begin(name.strip())
+    call = calls.begin(name)
     yield call
     yield CallArguments(call.index, "{")
     schemas = schemas_of(calls, call.name)
@@ -80,7 +110,8 @@ def _function(source: TextStream, calls: Calls, tags: Tags) -> Steps[bool]:
         if not found:
             return True
         text, marker = yield from upto(source, tags.parameter_end, tags.parameter, tags.function_end)
-        written = json.dumps(key) + ": " + parameter(text, schemas.get(key), bool(marker))
+        key = key.strip(_QUOTES)
+        written = json.dumps(key) + ": " + parameter(text, schemas.get(key), bool(marker), tags.verbatim)
         yield CallArguments(call.index, before + written)
         before = ", "
         if marker == tags.parameter_end:
@@ -97,12 +128,15 @@ def schemas_of(calls: Calls, name: str) -> Mapping[str, Any]:
     return properties if isinstance(properties, Mapping) else {}
 
 
-def parameter(text: str, schema: Any, is_whole: bool) -> str:
-    """Return a parameter as JSON of the schema's type, by default a string. A value cut off has no closing quote."""
-    text = text[1:] if text.startswith("\n") else text
+def parameter(text: str, schema: Any, is_whole: bool, verbatim: bool = False) -> str:
+    """Return a parameter as JSON of the schema's type, by default a string. A value cut off has no closing quote.
+
+    verbatim: a line break at an end belongs to the value.
+    """
+    text = text if verbatim else text.removeprefix("\n")
     if not is_whole:
         return json.dumps(text, ensure_ascii=False)[:-1]
-    text = text[:-1] if text.endswith("\n") else text
+    text = text if verbatim else text.removesuffix("\n")
     if text.startswith(_CDATA) and text.endswith(_CDATA_END):
         text = text[len(_CDATA) : -len(_CDATA_END)]
     plain = text.strip()

@@ -14,7 +14,8 @@ from forearm.text.grammars.lark import Lark, either
 from forearm.text.tokenizer.tokenizer import Tokenizer
 from forearm.text.tool_parsers.hermes import ANSWER_TAGS
 from forearm.text.tool_parsers.incremental import Steps, TextStream, literal, prose, space, word
-from forearm.text.tool_parsers.parts import ReasoningPart
+from forearm.text.tool_parsers.lists import COHERE_ANSWER, HUNYUAN_ANSWER
+from forearm.text.tool_parsers.parts import ReasoningPart, TextPart
 
 _NEWLINES = re.compile(r"[\r\n]+")
 
@@ -32,7 +33,8 @@ class ReasoningFormat:
 
     always: an output without a beginning marker is reasoning too, unless its prompt closed it. forced: ends
     reasoning that exceeds its budget. answers: the marker before the answer, where there is one. answer_tags: tags
-    around the answer, which are dropped.
+    around the answer, which are dropped. stays: reasoning is part of the answer, with its beginning marker even where
+    the prompt has it.
     """
 
     begins: tuple[str, ...] = ("<think>",)
@@ -41,6 +43,7 @@ class ReasoningFormat:
     forced: str = ""
     answers: str = ""
     answer_tags: tuple[str, ...] = ()
+    stays: bool = False
 
     def opened(self, prompt: str) -> bool | None:
         """Return whether this prompt leaves reasoning open (True), closes it (False), or neither (None)."""
@@ -63,6 +66,9 @@ class ReasoningFormat:
             if (yield from literal(source, marker)):
                 is_open, lead = True, ""
                 break
+        if is_open and self.stays:
+            yield TextPart(self.begins[0] + lead)
+            return
         if not is_open:
             source.back(lead)
             return
@@ -91,24 +97,41 @@ class ReasoningFormat:
         return (*self.begins, *self.ends)
 
 
+_COHERE = ReasoningFormat(("<|START_THINKING|>",), ("<|END_THINKING|>",), answer_tags=COHERE_ANSWER)
+_EFFORTS = ("", "_fast", "_faster")
 # By vLLM's names. Sources: the chat templates of deepseek-ai/DeepSeek-R1, Qwen/Qwen3-8B, ibm-granite/granite-3.2-8b-
 # instruct, mistralai/Magistral-Small-2507, openai/gpt-oss-20b, google/gemma-4-E4B-it, zai-org/GLM-4.5-Air,
 # ByteDance-Seed/Seed-OSS-36B-Instruct, allenai/Olmo-3-7B-Think and baidu/ERNIE-4.5-21B-A3B-Thinking; for outputs
 # without markers, vLLM's parsers.
 FORMATS: dict[str, ReasoningFormat] = {
-    "deepseek_r1": ReasoningFormat(always=True),
-    "deepseek_v3": ReasoningFormat(),
-    "deepseek_v4": ReasoningFormat(),
-    "deepseek_v41": ReasoningFormat(),
-    "qwen3": ReasoningFormat(),
+    **dict.fromkeys(
+        (
+            *("deepseek_v3", "deepseek_v4", "deepseek_v41", "glm45", "glm47", "hy_v3", "hy_v4", "kimi_k2", "ling3"),
+            *("mimo", "minicpmv", "olmo3", "poolside_v1", "qwen3"),
+        ),
+        ReasoningFormat(),
+    ),
+    # The prompt opens reasoning, or the model may leave the marker out.
+    **dict.fromkeys(
+        (
+            *("deepseek_r1", "granite_thinking_parser", "holo2", "minimax_m2", "nemotron_v3", "step3", "step3p5"),
+            "step5",
+        ),
+        ReasoningFormat(always=True),
+    ),
+    "minimax_m2_append_think": ReasoningFormat(always=True, stays=True),
+    "cohere_command3": _COHERE,
+    "cohere_command4": _COHERE,
+    "hunyuan_a13b": ReasoningFormat(answer_tags=HUNYUAN_ANSWER),
+    "k2_horizon": ReasoningFormat(
+        tuple(f"<ifm|think{effort}>" for effort in _EFFORTS), tuple(f"</ifm|think{effort}>" for effort in _EFFORTS)
+    ),
+    "minimax_m3": ReasoningFormat(("<mm:think>",), ("</mm:think>",)),
     "ernie45": ReasoningFormat(always=True, answer_tags=ANSWER_TAGS),
     "gemma4": ReasoningFormat(("<|channel>thought", "<|channel>"), ("<channel|>",)),
-    "glm45": ReasoningFormat(),
     "granite": ReasoningFormat(
         ("Here's my thought process:", "Here is my thought process:"), ("Here's my response:", "Here is my response:")
     ),
-    "nemotron_v3": ReasoningFormat(always=True),
-    "olmo3": ReasoningFormat(),
     "seed_oss": ReasoningFormat(("<seed:think>",), ("</seed:think>",)),
     "mistral": ReasoningFormat(("[THINK]",), ("[/THINK]",)),
     "openai_gptoss": ReasoningFormat(
@@ -126,7 +149,11 @@ MARKERS = (
     (("<|channel>",), "gemma4"),
     (("<seed:think>",), "seed_oss"),
     (("</think>", "<response>"), "ernie45"),
+    (("</think>", "<answer>"), "hunyuan_a13b"),
     (("[THINK]",), "mistral"),
+    (("<|START_THINKING|>",), "cohere_command3"),
+    (("<ifm|think>",), "k2_horizon"),
+    (("<mm:think>",), "minimax_m3"),
     (("Here is my thought process:",), "granite"),
     (("</think>",), "qwen3"),
     (("<think>",), "qwen3"),

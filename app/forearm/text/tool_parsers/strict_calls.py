@@ -198,4 +198,6 @@ STRICT_CALLS: dict[str, StrictCalls] = {
     "pythonic": pythonic_calls,
     "qwen3_coder": qwen_coder_calls,
     "qwen3_xml": qwen_coder_calls,
+    "step3p5": qwen_coder_calls,
+    "step5": qwen_coder_calls,
 }
