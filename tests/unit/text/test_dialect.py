@@ -6,7 +6,8 @@ from forearm.text import tool_parsers
 from forearm.text.templates.chat_template import ChatTemplate
 from forearm.text.tokenizer.tokenizer import Tokenizer
 from forearm.text.tool_parsers import reasoning
-from forearm.text.tool_parsers.output_parser import find_dialect
+from forearm.text.tool_parsers.output_parser import OutputParser, ParserOptions, find_dialect
+from forearm.text.tool_parsers.parts import CallArguments, CallBegin, ReasoningPart, joined
 
 # The parts of published chat templates by which formats are recognized, shortened.
 EXCERPTS = {
@@ -116,7 +117,7 @@ TOLD = {
     "ERNIE-4.5-Thinking": ("ernie45", "ernie45"),
     "Nemotron-Nano-2": ("nemotron_json", "qwen3"),
     "MiniMax-M2": ("minimax_m2", "qwen3"),
-    "Hy3": ("hy_v3", "qwen3"),
+    "Hy3": ("hy_v3", "hy_v3"),
     "Hunyuan-A13B": ("hunyuan_a13b", "hunyuan_a13b"),
     "Jamba-1.5": ("jamba", ""),
     "InternLM2.5": ("internlm", ""),
@@ -156,6 +157,27 @@ def test_reasoning_stays_text_without_a_parser_flag(family: str) -> None:
 
     assert dialect.calls == tool_parsers.FORMATS.get(TOLD[family][0])
     assert dialect.reasoning == (reasoning.FORMATS["openai_gptoss"] if family == "gpt-oss" else None)
+
+
+@pytest.mark.parametrize("name", ["hy_v3", "hy_v4"])
+def test_the_tokenizer_tells_what_stands_behind_the_names_of_hys_tags(name: str) -> None:
+    text = (
+        "<think:opensource>Hm.</think:opensource><tool_calls:opensource>\n<tool_call:opensource>f<tool_sep:opensource>"
+        "<arg_key:opensource>a</arg_key:opensource><arg_value:opensource>1</arg_value:opensource>"
+        "</tool_call:opensource>\n</tool_calls:opensource>"
+    )
+    tokens = {"<|hy_eos|>", "<think:opensource>", "</think:opensource>", "<tool_calls:opensource>"}
+    dialect = find_dialect("", name, name, tokens)
+    parser = OutputParser(dialect, ParserOptions("auto", {"f": {"properties": {"a": {"type": "integer"}}}}))
+
+    parts = joined([*parser.add(text, [0]), *parser.finish()])
+
+    assert parts[0] == ReasoningPart("Hm.")
+    assert [part.name for part in parts if isinstance(part, CallBegin)] == ["f"]
+    assert parts[2:] == [CallArguments(0, '{"a": 1}')]
+    assert {"<tool_sep:opensource>", "<think:opensource>"} <= dialect.marks("auto")
+    assert find_dialect("", name, name, {"<think>"}).reasoning == reasoning.FORMATS[name]
+    assert find_dialect("", "glm45", "glm45", tokens).calls == tool_parsers.FORMATS["glm45"]
 
 
 def test_harmony_is_one_format_for_both() -> None:

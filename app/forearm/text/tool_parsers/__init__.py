@@ -5,7 +5,7 @@ To add one: a function here or in a file beside, a row in FORMATS, its name in a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from forearm.text.tool_parsers import deepseek, dsml, gemma, glm, hermes, lists, llama, mistral, pythonic, qwen_coder
@@ -23,11 +23,16 @@ class ToolCallFormat:
     new_id: Callable[[], str] = long_id
 
 
+def _hy(suffix: str = "") -> ToolCallFormat:
+    """Return the format of Hy3 and Hy4. suffix: what a checkpoint's tags have behind their names."""
+    tags = glm.hy(suffix)
+    return ToolCallFormat(glm.pairs(tags), tags.marks)
+
+
 _HERMES = ToolCallFormat(hermes.hermes, (hermes.BEGIN, hermes.END))
 _CODER_MARKS = (qwen_coder.BEGIN, qwen_coder.END)
 _QWEN_CODER = ToolCallFormat(qwen_coder.qwen3_coder, _CODER_MARKS)
 _GLM = ToolCallFormat(glm.pairs(glm.GLM), glm.GLM.marks)
-_HY = ToolCallFormat(glm.pairs(glm.HY), glm.HY.marks)
 _COHERE = ToolCallFormat(lists.cohere_command, (lists.COHERE, lists.COHERE_END))
 _LLAMA = ToolCallFormat(llama.llama3_json, (llama.TAG,))
 _PYTHONIC = ToolCallFormat(pythonic.pythonic, (pythonic.BEGIN, pythonic.END))
@@ -57,8 +62,8 @@ FORMATS: dict[str, ToolCallFormat] = {
     "granite4": _HERMES,
     "hermes": _HERMES,
     "hunyuan_a13b": ToolCallFormat(lists.hunyuan_a13b, (*_TOOL_CALLS, "<answer>", "</answer>")),
-    "hy_v3": _HY,
-    "hy_v4": _HY,
+    "hy_v3": _hy(),
+    "hy_v4": _hy(),
     "internlm": ToolCallFormat(hermes.internlm, (hermes.ACTION, hermes.PLUGIN, hermes.ACTION_END)),
     "jamba": ToolCallFormat(lists.jamba, _TOOL_CALLS),
     "k2_horizon": ToolCallFormat(glm.pairs(glm.HORIZON), glm.HORIZON.marks),
@@ -89,6 +94,14 @@ FORMATS: dict[str, ToolCallFormat] = {
     "step5": _QWEN_CODER,
     "xlam": ToolCallFormat(lists.xlam, ("<tool_call>", "</tool_call>")),
 }
+
+
+def format_of(name: str, tokens: Collection[str] = ()) -> ToolCallFormat | None:
+    """Return the format of this name; None where there is none. tokens: the tokenizer's added tokens."""
+    suffix = glm.suffix_of(name, tokens)
+    return _hy(suffix) if suffix else FORMATS.get(name)
+
+
 # Markers that a template contains if its model uses the format. The first match counts: more specific ones come first.
 MARKERS = (
     (("<|channel|>", "<|message|>"), "openai"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from forearm.text.tool_parsers.incremental import Steps, TextStream, some, upto
@@ -16,6 +17,7 @@ from forearm.text.tool_parsers.parts import CallArguments
 from forearm.text.tool_parsers.qwen_coder import parameter, schemas_of
 
 _NAME = re.compile(r"[\w.:/-]+")
+_SUFFIXED = re.compile(r"<(?:think|tool_calls?|arg_key|arg_value)(:[^\s<>]+)>")
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,21 @@ class PairTags:
 
 
 GLM = PairTags()
-HY = PairTags(named="tool_sep", around=True)
 HORIZON = PairTags(prefix="ifm|", around=True)
+
+
+def hy(suffix: str = "") -> PairTags:
+    """Return the tags of Hy3 and Hy4. suffix: what a checkpoint's tags have behind their names."""
+    return PairTags(suffix=suffix, named="tool_sep", around=True)
+
+
+def suffix_of(format_name: str, tokens: Iterable[str]) -> str:
+    """Return what Hy's tags have behind their names, as the tokenizer's added tokens tell: `:opensource` in Hy3. Other
+    formats have nothing there.
+    """
+    if format_name not in ("hy_v3", "hy_v4"):
+        return ""
+    return next((found[1] for one in tokens if (found := _SUFFIXED.fullmatch(one))), "")
 
 
 def pairs(tags: PairTags) -> CallReader:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -48,7 +48,9 @@ class Dialect:
         return frozenset(found)
 
 
-def find_dialect(template: str, calls_name: str = "", reasoning_name: str = "", tokens: Container[str] = ()) -> Dialect:
+def find_dialect(
+    template: str, calls_name: str = "", reasoning_name: str = "", tokens: Collection[str] = ()
+) -> Dialect:
     """Return the formats of these names, or those that the chat template tells: for calls "", for reasoning "auto".
 
     Without a name, reasoning stays text, as in vLLM; only gpt-oss' is always read, together with its calls. tokens:
@@ -65,7 +67,7 @@ def find_dialect(template: str, calls_name: str = "", reasoning_name: str = "", 
         reasoning_name = "openai_gptoss"
     elif reasoning_name == "openai_gptoss":
         calls_name = "openai"
-    formats = reasoning.FORMATS.get(reasoning_name), tool_parsers.FORMATS.get(calls_name)
+    formats = reasoning.format_of(reasoning_name, tokens), tool_parsers.format_of(calls_name, tokens)
     return Dialect(*formats, layout_of(calls_name, tokens), STRICT_CALLS.get(calls_name))
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from forearm.text.grammars.lark import Lark, either
 from forearm.text.tokenizer.tokenizer import Tokenizer
+from forearm.text.tool_parsers.glm import suffix_of
 from forearm.text.tool_parsers.hermes import ANSWER_TAGS
 from forearm.text.tool_parsers.incremental import Steps, TextStream, literal, prose, space, word
 from forearm.text.tool_parsers.lists import COHERE_ANSWER, HUNYUAN_ANSWER
@@ -141,6 +142,14 @@ FORMATS: dict[str, ReasoningFormat] = {
         answers="<|channel|>final<|message|>",
     ),
 }
+
+
+def format_of(name: str, tokens: Collection[str] = ()) -> ReasoningFormat | None:
+    """Return the format of this name; None where there is none. tokens: the tokenizer's added tokens."""
+    suffix = suffix_of(name, tokens)
+    return ReasoningFormat((f"<think{suffix}>",), (f"</think{suffix}>",)) if suffix else FORMATS.get(name)
+
+
 # Markers that a template contains if its model uses the format. "</think>" alone: the model itself opens reasoning, as
 # the first R1 did. The format is never one that takes an unmarked output for reasoning, because a template only shows
 # what the model may do.
@@ -149,6 +158,7 @@ MARKERS = (
     (("<|channel>",), "gemma4"),
     (("<seed:think>",), "seed_oss"),
     (("</think>", "<response>"), "ernie45"),
+    (("<tool_sep", "<think"), "hy_v3"),
     (("</think>", "<answer>"), "hunyuan_a13b"),
     (("[THINK]",), "mistral"),
     (("<|START_THINKING|>",), "cohere_command3"),
