@@ -257,6 +257,45 @@ OBJECTS = [
     Spoken("gigachat3", "no call", "<|function_call|>{x}", content="<|function_call|>{x}"),
     Spoken("gigachat3", "cut", '<|function_call|>{"name": "now", "arguments": {"a', [("now", '{"a')]),
 ]
+_K3_TWO = (
+    '<|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|>'
+    '<|open|>argument key="city" type="string"<|sep|>Oslo<|close|>argument<|sep|>'
+    '<|open|>argument key="days" type="number"<|sep|>3<|close|>argument<|sep|><|close|>call<|sep|>'
+    '<|open|>call tool="now" index="2"<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>'
+)
+XTML = [
+    Spoken("kimi_k3", "two calls", _K3_TWO, TWO),
+    Spoken(
+        "kimi_k3",
+        "reasoning, an answer and calls",
+        f"<|open|>think<|sep|>Hm.<|close|>think<|sep|><|open|>response<|sep|>I look.<|close|>response<|sep|>{_K3_TWO}",
+        TWO,
+        "I look.",
+        "Hm.",
+        "kimi_k3",
+    ),
+    Spoken(
+        "none",
+        "an answer that the prompt opened, no tools",
+        "Yes.<|close|>response<|sep|><|close|>message<|sep|>",
+        content="Yes.",
+        reasoning_format="kimi_k3",
+    ),
+    Spoken(
+        "kimi_k3",
+        "escaped names, values as they are, and no type",
+        '<|open|>call index="1" tool="a&amp;&quot;"<|sep|><|open|>argument key="&quot;"<|sep|> &amp;\n<|close|>argument'
+        '<|sep|><|open|>argument key="b" type="object"<|sep|>{"c": [1]}<|close|>argument<|sep|><|close|>call<|sep|>',
+        [('a&"', '{"\\"": " &amp;\\n", "b": {"c": [1]}}')],
+    ),
+    Spoken("kimi_k3", "no name", '<|open|>call index="1"<|sep|>', content='<|open|>call index="1"<|sep|>'),
+    Spoken(
+        "kimi_k3",
+        "cut in a value",
+        '<|open|>call tool="get_weather"<|sep|><|open|>argument key="city" type="string"<|sep|>Os<|clo',
+        [("get_weather", '{"city": "Os<|clo')],
+    ),
+]
 REASONING = [
     *(
         Spoken("none", "opened by the model", "<think>\nHm.</think>\n\nYes.", [], "Yes.", "Hm.", name)
@@ -268,4 +307,4 @@ REASONING = [
     ),
     Spoken("none", "MiniMax M3", "<mm:think>Hm.</mm:think>Yes.", [], "Yes.", "Hm.", "minimax_m3"),
 ]
-MORE = [*XML, *PAIRS, *LISTS, *OBJECTS, *REASONING]
+MORE = [*XML, *PAIRS, *LISTS, *OBJECTS, *XTML, *REASONING]

@@ -134,6 +134,7 @@ FRAGMENTS = [
     *("<tool_calls>", "</tool_calls>", "<ifm|tool_call>", "<ifm|arg_key>", "</ifm|tool_call>", "<dots_function_call>"),
     *("<|tools_prefix|>", '{"f": {', "<|tools_suffix|>", "<|START_ACTION|>[", '{"tool_name": "f", "parameters": '),
     *("<|END_ACTION|>", "<|START_RESPONSE|>", "<answer>", "<|action_start|><|plugin|>", "<|action_end|>", "```"),
+    *('<|open|>call tool="f"<|sep|>', '<|open|>argument key="a" type="string"<|sep|>', "<|close|>argument<|sep|>"),
     *("<longcat_tool_call>", "function call<|role_sep|>", "<|function_call|>", "<|message_sep|>"),
     *("<TOOLCALL>[", "</param>", "<![CDATA[", "]]>", "<start_function_call>call:f{", "<escape>"),
     *("<|channel|>", "<|start|>", "<|message|>", "<|end|>", "analysis", "final", "commentary", " to=functions.f"),

@@ -84,6 +84,7 @@ EXCERPTS = {
     "GigaChat3": "{{ 'function call<|role_sep|>\\n' + (call | tojson) + '<|message_sep|>' }}",
     "K2-Horizon": "{{ '<ifm|tool_calls>' }}<ifm|tool_call>{{ name }}<ifm|arg_key>{{ key }}{{ '<ifm|think>' }}",
     "MiniMax-M3": "{{ '<mm:think>' }}",
+    "Kimi-K3": "{{ '<|open|>call tool=' + name + '<|sep|>' }}",
     "ChatML": "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' }}",
 }
 TOLD = {
@@ -130,6 +131,7 @@ TOLD = {
     "GigaChat3": ("gigachat3", ""),
     "K2-Horizon": ("k2_horizon", "k2_horizon"),
     "MiniMax-M3": ("", "minimax_m3"),
+    "Kimi-K3": ("kimi_k3", "kimi_k3"),
     "ChatML": ("", ""),
 }
 

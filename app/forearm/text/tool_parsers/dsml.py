@@ -1,8 +1,8 @@
-"""Read the tool calls of DeepSeek V3.2 to V4.1: a tag for the function, and one for each parameter that says whether
-its value is text (string="true") or JSON.
+"""Read the tool calls of DeepSeek V3.2 to V4.1, and Kimi K3: a tag for the function, and one for each parameter that
+says whether its value is text or JSON.
 
 Sources: encoding/encoding_dsv32.py of deepseek-ai/DeepSeek-V3.2, as SGLang and vLLM have it; vLLM 0.33's encoders of
-V4 and V4.1; values, and other spellings of the tag around the calls, as in vLLM's parsers.
+V4 and V4.1, and its parser kimi_k3; values, and other spellings of the tag around the calls, as in vLLM's parsers.
 """
 
 from __future__ import annotations
@@ -18,70 +18,94 @@ from forearm.text.tool_parsers.parts import CallArguments
 from forearm.text.tool_parsers.qwen_coder import json_or_text
 
 DSML = "｜DSML｜"  # one token
-_NAME = re.compile(r'[^<>"\n]+')
-_ATTRIBUTES = re.compile(r'\s+name="([^"]*)"(?:\s+string="([^"]*)")?\s*')
 
 
 @dataclass(frozen=True)
-class DsmlTags:
-    """The tags of one version. blocks: spellings of the tag around all calls. space: what precedes a tag's name."""
+class ElementTags:
+    """The tags of calls in one format.
 
-    blocks: tuple[str, ...]
-    space: str = ""
+    call, parameter: the beginnings of their opening tags. call_opened, parameter_opened: the ends of these; what is
+    between has a call's name, and a parameter's name and kind. texts: kinds whose value is text; others are JSON.
+    around: tags around all calls, and around the answer, which are dropped.
+    """
 
-    @property
-    def around(self) -> tuple[str, ...]:
-        """The tags around all calls."""
-        return tuple(self._tag(name, ending) for name in self.blocks for ending in ("", "/"))
-
-    @property
-    def invoke(self) -> str:
-        """The beginning of a call, before its name."""
-        return self._tag("invoke").removesuffix(">") + ' name="'
-
-    @property
-    def parameter(self) -> str:
-        """The beginning of a parameter, before its attributes."""
-        return self._tag("parameter").removesuffix(">")
-
-    @property
-    def parameter_end(self) -> str:
-        """The end of a parameter."""
-        return self._tag("parameter", "/")
+    call: str
+    call_end: str
+    parameter: str
+    parameter_end: str
+    around: tuple[str, ...]
+    call_opened: str
+    parameter_opened: str
+    named: re.Pattern[str]
+    keyed: re.Pattern[str]
+    texts: tuple[str | None, ...]
 
     @property
     def ends(self) -> tuple[str, ...]:
         """The tags that end a call; its own, the first, may be missing."""
-        return (self._tag("invoke", "/"), *(one for one in self.around if one[1] == "/"), self.invoke)
-
-    def _tag(self, name: str, ending: str = "") -> str:
-        return f"<{ending}{DSML}{self.space}{name}>"
+        return (self.call_end, *self.around, self.call)
 
 
-def dsml(tags: DsmlTags) -> CallReader:
-    """Return the format with these tags. Those around all calls are dropped."""
+def _dsml(*blocks: str, space: str = "") -> ElementTags:
+    """Return DeepSeek's tags. blocks: spellings of the tag around all calls. space: what precedes a tag's name."""
+    return ElementTags(
+        call=f'<{DSML}{space}invoke name="',
+        call_end=f"</{DSML}{space}invoke>",
+        parameter=f"<{DSML}{space}parameter",
+        parameter_end=f"</{DSML}{space}parameter>",
+        around=tuple(f"<{slash}{DSML}{space}{name}>" for name in blocks for slash in ("/", "")),
+        call_opened='">',
+        parameter_opened=">",
+        named=re.compile(r'([^<>"\n]+)'),
+        keyed=re.compile(r'\s+name="([^"]*)"(?:\s+string="([^"]*)")?\s*'),
+        texts=("true",),
+    )
+
+
+XTML = ("<|open|>", "<|close|>", "<|sep|>")
+_OPEN, _CLOSE, _SEP = XTML
+RESPONSE = (f"{_OPEN}response{_SEP}", f"{_CLOSE}response{_SEP}", f"{_CLOSE}message{_SEP}")
+_KIMI = ElementTags(
+    call=f"{_OPEN}call ",
+    call_end=f"{_CLOSE}call{_SEP}",
+    parameter=f"{_OPEN}argument ",
+    parameter_end=f"{_CLOSE}argument{_SEP}",
+    around=(f"{_OPEN}tools{_SEP}", f"{_CLOSE}tools{_SEP}", *RESPONSE),
+    call_opened=_SEP,
+    parameter_opened=_SEP,
+    named=re.compile(r'(?:\w+="[^"]*"\s+)*?tool="([^"]+)"(?:\s+\w+="[^"]*")*\s*'),
+    keyed=re.compile(r'\s*key="([^"]*)"(?:\s+type="([^"]*)")?\s*'),
+    texts=("string", None),
+)
+
+
+def elements(tags: ElementTags) -> CallReader:
+    """Return the format with these tags."""
 
     def read(source: TextStream, calls: Calls) -> Steps[None]:
-        while marker := (yield from answer(source, calls, tags.invoke, *tags.around)):
-            if marker == tags.invoke:
+        while marker := (yield from answer(source, calls, tags.call, *tags.around)):
+            if marker == tags.call:
                 source.record(marker)
                 yield from attempt(source, _call(source, calls, tags))
 
     return read
 
 
-deepseek_v32 = dsml(DsmlTags(("function_calls",)))
-deepseek_v4 = dsml(DsmlTags(("tool_calls", "toolcalls", "tool")))
-deepseek_v41 = dsml(DsmlTags(("calls",), space=" "))
+deepseek_v32 = elements(_dsml("function_calls"))
+deepseek_v4 = elements(_dsml("tool_calls", "toolcalls", "tool"))
+deepseek_v41 = elements(_dsml("calls", space=" "))
+kimi_k3 = elements(_KIMI)
 
 
-def _call(source: TextStream, calls: Calls, tags: DsmlTags) -> Steps[bool]:
+def _call(source: TextStream, calls: Calls, tags: ElementTags) -> Steps[bool]:
     """Read the name, the parameters and the end. The model may omit an end where another tag follows."""
-    name, found = yield from upto(source, '">')
-    if not found or not _NAME.fullmatch(name) or not name.strip():
+    head, found = yield from upto(source, tags.call_opened)
+    named = tags.named.fullmatch(head)
+    name = _unescaped(named[1]).strip() if found and named else ""
+    if not name:
         return False
     source.recorded()
-    call = calls.begin(name.strip())
+    call = calls.begin(name)
     yield call
     yield CallArguments(call.index, "{")
     before = ""
@@ -98,19 +122,19 @@ def _call(source: TextStream, calls: Calls, tags: DsmlTags) -> Steps[bool]:
     return True
 
 
-def _parameter(source: TextStream, index: int, before: str, tags: DsmlTags) -> Steps[str]:
+def _parameter(source: TextStream, index: int, before: str, tags: ElementTags) -> Steps[str]:
     """Read a parameter. One without a name gets an empty name, so that no text of the model is lost.
 
     Returns: the tag that ended it, which is another one where the model omits its own; empty at the end.
     """
-    head, found = yield from upto(source, ">")
+    head, found = yield from upto(source, tags.parameter_opened)
     if not found:
         return ""
-    attributes = _ATTRIBUTES.fullmatch(head)
+    attributes = tags.keyed.fullmatch(head)
     name, kind = attributes.groups() if attributes else ("", None)
-    yield CallArguments(index, f"{before}{json.dumps(name, ensure_ascii=False)}: ")
+    yield CallArguments(index, f"{before}{json.dumps(_unescaped(name), ensure_ascii=False)}: ")
     ends = (tags.parameter_end, tags.parameter, *tags.ends)
-    if kind != "true":
+    if not attributes or kind not in tags.texts:
         text, marker = yield from upto(source, *ends)
         yield CallArguments(index, json_or_text(text.strip(), text) if marker else text)
         return marker
@@ -124,3 +148,8 @@ def _parameter(source: TextStream, index: int, before: str, tags: DsmlTags) -> S
 def _quoted(index: int, text: str) -> CallArguments:
     """Return a piece of a string as it stands between the quotes of JSON."""
     return CallArguments(index, json.dumps(text, ensure_ascii=False)[1:-1])
+
+
+def _unescaped(name: str) -> str:
+    """Return an attribute's value: Kimi K3 writes quotes and ampersands as XML does."""
+    return name.replace("&quot;", '"').replace("&amp;", "&")

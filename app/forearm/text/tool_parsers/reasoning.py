@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from forearm.text.grammars.lark import Lark, either
 from forearm.text.tokenizer.tokenizer import Tokenizer
+from forearm.text.tool_parsers.dsml import RESPONSE, XTML
 from forearm.text.tool_parsers.glm import suffix_of
 from forearm.text.tool_parsers.hermes import ANSWER_TAGS
 from forearm.text.tool_parsers.incremental import Steps, TextStream, literal, prose, space, word
@@ -35,7 +36,7 @@ class ReasoningFormat:
     always: an output without a beginning marker is reasoning too, unless its prompt closed it. forced: ends
     reasoning that exceeds its budget. answers: the marker before the answer, where there is one. answer_tags: tags
     around the answer, which are dropped. stays: reasoning is part of the answer, with its beginning marker even where
-    the prompt has it.
+    the prompt has it. pieces: the special tokens of markers that are several tokens.
     """
 
     begins: tuple[str, ...] = ("<think>",)
@@ -45,6 +46,7 @@ class ReasoningFormat:
     answers: str = ""
     answer_tags: tuple[str, ...] = ()
     stays: bool = False
+    pieces: tuple[str, ...] = ()
 
     def opened(self, prompt: str) -> bool | None:
         """Return whether this prompt leaves reasoning open (True), closes it (False), or neither (None)."""
@@ -95,7 +97,7 @@ class ReasoningFormat:
     @property
     def marks(self) -> tuple[str, ...]:
         """The markers, which must be visible in the text even if they are special tokens."""
-        return (*self.begins, *self.ends)
+        return (*self.begins, *self.ends, *self.pieces)
 
 
 _COHERE = ReasoningFormat(("<|START_THINKING|>",), ("<|END_THINKING|>",), answer_tags=COHERE_ANSWER)
@@ -126,6 +128,9 @@ FORMATS: dict[str, ReasoningFormat] = {
     "hunyuan_a13b": ReasoningFormat(answer_tags=HUNYUAN_ANSWER),
     "k2_horizon": ReasoningFormat(
         tuple(f"<ifm|think{effort}>" for effort in _EFFORTS), tuple(f"</ifm|think{effort}>" for effort in _EFFORTS)
+    ),
+    "kimi_k3": ReasoningFormat(
+        ("<|open|>think<|sep|>",), ("<|close|>think<|sep|>",), answer_tags=RESPONSE, pieces=XTML
     ),
     "minimax_m3": ReasoningFormat(("<mm:think>",), ("</mm:think>",)),
     "ernie45": ReasoningFormat(always=True, answer_tags=ANSWER_TAGS),
@@ -164,6 +169,7 @@ MARKERS = (
     (("<|START_THINKING|>",), "cohere_command3"),
     (("<ifm|think>",), "k2_horizon"),
     (("<mm:think>",), "minimax_m3"),
+    (("<|open|>", "<|sep|>"), "kimi_k3"),
     (("Here is my thought process:",), "granite"),
     (("</think>",), "qwen3"),
     (("<think>",), "qwen3"),
