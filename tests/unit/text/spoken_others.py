@@ -257,6 +257,41 @@ OBJECTS = [
     Spoken("gigachat3", "no call", "<|function_call|>{x}", content="<|function_call|>{x}"),
     Spoken("gigachat3", "cut", '<|function_call|>{"name": "now", "arguments": {"a', [("now", '{"a')]),
 ]
+
+
+def _plamo(name: str, arguments: str, line: str = "") -> str:
+    return (
+        f"<|plamo:begin_tool_request:plamo|>{line}<|plamo:begin_tool_name:plamo|>{name}<|plamo:end_tool_name:plamo|>"
+        f"<|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>{arguments}"
+        f"<|plamo:end_tool_arguments:plamo|>{line}<|plamo:end_tool_request:plamo|>"
+    )
+
+
+def _all_plamo(*calls: str) -> str:
+    return f"<|plamo:begin_tool_requests:plamo|>{''.join(calls)}<|plamo:end_tool_requests:plamo|>"
+
+
+PLAMO = [
+    Spoken(
+        "plamo3", "two calls", f"I look.{_all_plamo(_plamo('get_weather', OSLO), _plamo('now', '{}'))}", TWO, "I look."
+    ),
+    Spoken("plamo3", "lines between marks", _all_plamo(_plamo("get_weather", OSLO, "\n")), ONE),
+    Spoken("plamo3", "cut", _all_plamo(_plamo("now", '{"a')).partition('"a')[0] + '"a', [("now", '{"a')]),
+    Spoken(
+        "plamo3",
+        "cut in the name",
+        "<|plamo:begin_tool_requests:plamo|><|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>no",
+        content="<|plamo:begin_tool_name:plamo|>no",
+    ),
+    Spoken(
+        "plamo3",
+        "reasoning",
+        f"<|plamo:begin_think:plamo|>Hm.<|plamo:end_think:plamo|>{_all_plamo(_plamo('now', '{}'))}",
+        [("now", "{}")],
+        reasoning="Hm.",
+        reasoning_format="plamo3",
+    ),
+]
 _K3_TWO = (
     '<|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|>'
     '<|open|>argument key="city" type="string"<|sep|>Oslo<|close|>argument<|sep|>'
@@ -307,4 +342,4 @@ REASONING = [
     ),
     Spoken("none", "MiniMax M3", "<mm:think>Hm.</mm:think>Yes.", [], "Yes.", "Hm.", "minimax_m3"),
 ]
-MORE = [*XML, *PAIRS, *LISTS, *OBJECTS, *XTML, *REASONING]
+MORE = [*XML, *PAIRS, *LISTS, *OBJECTS, *XTML, *PLAMO, *REASONING]

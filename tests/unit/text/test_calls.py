@@ -135,6 +135,7 @@ FRAGMENTS = [
     *("<|tools_prefix|>", '{"f": {', "<|tools_suffix|>", "<|START_ACTION|>[", '{"tool_name": "f", "parameters": '),
     *("<|END_ACTION|>", "<|START_RESPONSE|>", "<answer>", "<|action_start|><|plugin|>", "<|action_end|>", "```"),
     *('<|open|>call tool="f"<|sep|>', '<|open|>argument key="a" type="string"<|sep|>', "<|close|>argument<|sep|>"),
+    *("<|plamo:begin_tool_name:plamo|>f<|plamo:end_tool_name:plamo|>", "<|plamo:end_tool_arguments:plamo|>"),
     *("<longcat_tool_call>", "function call<|role_sep|>", "<|function_call|>", "<|message_sep|>"),
     *("<TOOLCALL>[", "</param>", "<![CDATA[", "]]>", "<start_function_call>call:f{", "<escape>"),
     *("<|channel|>", "<|start|>", "<|message|>", "<|end|>", "analysis", "final", "commentary", " to=functions.f"),

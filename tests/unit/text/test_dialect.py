@@ -84,6 +84,7 @@ EXCERPTS = {
     "GigaChat3": "{{ 'function call<|role_sep|>\\n' + (call | tojson) + '<|message_sep|>' }}",
     "K2-Horizon": "{{ '<ifm|tool_calls>' }}<ifm|tool_call>{{ name }}<ifm|arg_key>{{ key }}{{ '<ifm|think>' }}",
     "MiniMax-M3": "{{ '<mm:think>' }}",
+    "PLaMo-3": "{{ '<|plamo:begin_tool_requests:plamo|>' }}{{ '<|plamo:begin_think:plamo|>' }}",
     "Kimi-K3": "{{ '<|open|>call tool=' + name + '<|sep|>' }}",
     "ChatML": "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' }}",
 }
@@ -131,6 +132,7 @@ TOLD = {
     "GigaChat3": ("gigachat3", ""),
     "K2-Horizon": ("k2_horizon", "k2_horizon"),
     "MiniMax-M3": ("", "minimax_m3"),
+    "PLaMo-3": ("plamo3", "plamo3"),
     "Kimi-K3": ("kimi_k3", "kimi_k3"),
     "ChatML": ("", ""),
 }

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from forearm.text.grammars.lark import Lark, either
 from forearm.text.tokenizer.tokenizer import Tokenizer
+from forearm.text.tool_parsers.deepseek import PLAMO_PIECES
 from forearm.text.tool_parsers.dsml import RESPONSE, XTML
 from forearm.text.tool_parsers.glm import suffix_of
 from forearm.text.tool_parsers.hermes import ANSWER_TAGS
@@ -132,6 +133,7 @@ FORMATS: dict[str, ReasoningFormat] = {
     "kimi_k3": ReasoningFormat(
         ("<|open|>think<|sep|>",), ("<|close|>think<|sep|>",), answer_tags=RESPONSE, pieces=XTML
     ),
+    "plamo3": ReasoningFormat(("<|plamo:begin_think:plamo|>",), ("<|plamo:end_think:plamo|>",), pieces=PLAMO_PIECES),
     "minimax_m3": ReasoningFormat(("<mm:think>",), ("</mm:think>",)),
     "ernie45": ReasoningFormat(always=True, answer_tags=ANSWER_TAGS),
     "gemma4": ReasoningFormat(("<|channel>thought", "<|channel>"), ("<channel|>",)),
@@ -170,6 +172,7 @@ MARKERS = (
     (("<ifm|think>",), "k2_horizon"),
     (("<mm:think>",), "minimax_m3"),
     (("<|open|>", "<|sep|>"), "kimi_k3"),
+    (("<|plamo:begin_think",), "plamo3"),
     (("Here is my thought process:",), "granite"),
     (("</think>",), "qwen3"),
     (("<think>",), "qwen3"),
