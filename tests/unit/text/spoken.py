@@ -8,7 +8,19 @@ WEATHER = {
     "type": "object",
     "properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "units": {"type": "array"}},
 }
-TOOLS = {"get_weather": WEATHER, "now": {"type": "object", "properties": {}}}
+ORDER = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer"},
+        "items": {
+            "type": "array",
+            "items": {"type": "object", "properties": {"sku": {"type": "string"}, "count": {"type": "number"}}},
+        },
+        "to": {"anyOf": [{"type": "null"}, {"type": "object", "properties": {"zip": {"type": "string"}}}]},
+        "tags": {"type": ["array", "null"]},
+    },
+}
+TOOLS = {"get_weather": WEATHER, "now": {"type": "object", "properties": {}}, "order": ORDER}
 OSLO = '{"city": "Oslo", "days": 3}'
 
 

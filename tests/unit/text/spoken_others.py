@@ -259,6 +259,70 @@ OBJECTS = [
 ]
 
 
+_N = "]<]minimax[>["
+
+
+def _element(name: str, *inner: str, line: str = "") -> str:
+    return f"{_N}<{name}>{line}{''.join(inner)}{_N}</{name}>{line}"
+
+
+def _m3(*calls: str) -> str:
+    return f"{_N}<tool_call>\n{''.join(calls)}{_N}</tool_call>"
+
+
+def _m3_call(name: str, *elements: str, quote: str = '"') -> str:
+    return f"{_N}<invoke name={quote}{name}{quote}>\n{''.join(elements)}{_N}</invoke>\n"
+
+
+_M3_WEATHER = _m3_call("get_weather", _element("city", "Oslo") + "\n", _element("days", "3") + "\n")
+NESTED = [
+    Spoken("minimax_m3", "two calls", f"I look.\n{_m3(_M3_WEATHER, _m3_call('now'))}", TWO, "I look.\n"),
+    Spoken("minimax_m3", "bare names", _m3(_M3_WEATHER.replace('"', "")), ONE),
+    Spoken(
+        "minimax_m3",
+        "elements in elements",
+        _m3_call(
+            "order",
+            _element("id", "42"),
+            _element(
+                "items",
+                _element("item", _element("sku", " b-1\n"), _element("count", "2")),
+                _element("item", _element("sku", "2")),
+                line="\n",
+            ),
+            _element("to", _element("zip", "0150")),
+        ),
+        [("order", '{"id": 42, "items": [{"sku": " b-1\\n", "count": 2}, {"sku": "2"}], "to": {"zip": "0150"}}')],
+    ),
+    Spoken(
+        "minimax_m3",
+        "empty elements, repeated names, and text beside elements",
+        _m3_call(
+            "order",
+            *(_element("items"), _element("to"), _element("tags", "null"), _element("a", "1"), _element("a", "2")),
+            _element("b", "x", _element("c", "y")),
+        ),
+        [("order", '{"items": [], "to": {}, "tags": null, "a": ["1", "2"], "b": {"c": "y", "$text": "x"}}')],
+    ),
+    Spoken(
+        "minimax_m3",
+        "an element that is not closed",
+        _m3_call("get_weather", _element("city", "Oslo"), f"{_N}<days>3"),
+        [("get_weather", '{"city": "Oslo"}')],
+    ),
+    Spoken("minimax_m3", "no end of a call", _m3(_M3_WEATHER.replace(f"{_N}</invoke>", ""), _m3_call("now")), TWO),
+    Spoken(
+        "minimax_m3",
+        "elements too deep",
+        _m3_call("now", _element("a", "1"), f"{_N}<b>" * 60, f"{_N}</b>" * 60),
+        [("now", '{"a": "1"}')],
+    ),
+    Spoken("minimax_m3", "cut in the name", _m3_call("now")[:30], content=_m3_call("now")[:30]),
+    Spoken("minimax_m3", "cut", _M3_WEATHER.partition("Oslo")[0] + "Os", [("get_weather", "{")]),
+    Spoken("minimax_m3", "no name", _m3_call("").rstrip(), content=_m3_call("").rstrip()),
+]
+
+
 def _plamo(name: str, arguments: str, line: str = "") -> str:
     return (
         f"<|plamo:begin_tool_request:plamo|>{line}<|plamo:begin_tool_name:plamo|>{name}<|plamo:end_tool_name:plamo|>"
@@ -342,4 +406,4 @@ REASONING = [
     ),
     Spoken("none", "MiniMax M3", "<mm:think>Hm.</mm:think>Yes.", [], "Yes.", "Hm.", "minimax_m3"),
 ]
-MORE = [*XML, *PAIRS, *LISTS, *OBJECTS, *XTML, *PLAMO, *REASONING]
+MORE = [*XML, *PAIRS, *LISTS, *OBJECTS, *XTML, *PLAMO, *NESTED, *REASONING]

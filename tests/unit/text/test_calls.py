@@ -136,6 +136,7 @@ FRAGMENTS = [
     *("<|END_ACTION|>", "<|START_RESPONSE|>", "<answer>", "<|action_start|><|plugin|>", "<|action_end|>", "```"),
     *('<|open|>call tool="f"<|sep|>', '<|open|>argument key="a" type="string"<|sep|>', "<|close|>argument<|sep|>"),
     *("<|plamo:begin_tool_name:plamo|>f<|plamo:end_tool_name:plamo|>", "<|plamo:end_tool_arguments:plamo|>"),
+    *(']<]minimax[>[<invoke name="f">', "]<]minimax[>[<a>", "]<]minimax[>[</a>", "]<]minimax[>[</invoke>"),
     *("<longcat_tool_call>", "function call<|role_sep|>", "<|function_call|>", "<|message_sep|>"),
     *("<TOOLCALL>[", "</param>", "<![CDATA[", "]]>", "<start_function_call>call:f{", "<escape>"),
     *("<|channel|>", "<|start|>", "<|message|>", "<|end|>", "analysis", "final", "commentary", " to=functions.f"),
@@ -191,6 +192,7 @@ HOSTILE = {
     "headers": "<|channel|>" * 8_000,
     "space": " \n" * 40_000,
     "keys": "{" + '"a": 1, ' * 10_000,
+    "elements": ']<]minimax[>[<invoke name="f">' + "]<]minimax[>[<a>" * 4_000 + "]<]minimax[>[</a>" * 4_000,
     "named": "[TOOL_CALLS]" + "f" * 60_000,
 }
 

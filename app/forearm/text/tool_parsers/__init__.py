@@ -8,7 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from forearm.text.tool_parsers import deepseek, dsml, gemma, glm, hermes, lists, llama, mistral, pythonic, qwen_coder
+from forearm.text.tool_parsers import (
+    deepseek,
+    dsml,
+    gemma,
+    glm,
+    hermes,
+    lists,
+    llama,
+    mistral,
+    nested,
+    pythonic,
+    qwen_coder,
+)
 from forearm.text.tool_parsers.json_calls import CallReader, long_id, short_id
 
 
@@ -79,6 +91,7 @@ FORMATS: dict[str, ToolCallFormat] = {
     "minicpm": _LFM,
     "minicpm5": ToolCallFormat(qwen_coder.minicpm5),
     "minimax_m2": ToolCallFormat(qwen_coder.minimax_m2, qwen_coder.MINIMAX),
+    "minimax_m3": ToolCallFormat(nested.minimax_m3, (nested.NAMESPACE,)),
     "mistral": ToolCallFormat(mistral.mistral, (mistral.BEGIN, mistral.CALL_ID, mistral.ARGS), short_id),
     "nemotron_json": ToolCallFormat(lists.nemotron_json, ("<TOOLCALL>", "</TOOLCALL>")),
     "olmo3": ToolCallFormat(pythonic.olmo3, (pythonic.OLMO_BEGIN, pythonic.OLMO_END)),
@@ -120,6 +133,7 @@ MARKERS = (
     ((gemma.FUNCTION_BEGIN,), "functiongemma"),
     ((qwen_coder.SEED_BEGIN,), "seed_oss"),
     ((qwen_coder.MINIMAX[0],), "minimax_m2"),
+    ((nested.NAMESPACE,), "minimax_m3"),
     ((qwen_coder.DOTS[0],), "dots"),
     (("<steptml:invoke",), "step3"),
     ((glm.HORIZON.opening("tool_call"),), "k2_horizon"),
