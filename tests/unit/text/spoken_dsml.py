@@ -117,8 +117,13 @@ def _written(spoken: Spoken, format: str, reasoning: str, *tags: tuple[str, str]
 
 _V4 = [_written(one, "deepseek_v4", "deepseek_v4", ("function_calls>", "tool_calls>")) for one in _V32]
 _V41 = [_written(one, "deepseek_v41", "deepseek_v41", ("function_calls>", "calls>"), (_D, _D + " ")) for one in _V32]
+_UNENDED = Spoken(
+    "deepseek_v32", "reasoning that a call ends", f"Hm.\n{_BEGIN}{_WEATHER}{_END}", ONE, "", "Hm.\n", "qwen3", True
+)
 DSML = [
     *_V32,
+    _written(_UNENDED, "deepseek_v4", "deepseek_v4", ("function_calls>", "tool_calls>")),
+    _written(_UNENDED, "deepseek_v41", "deepseek_v41", ("function_calls>", "calls>"), (_D, _D + " ")),
     *_V4,
     *_V41,
     *(

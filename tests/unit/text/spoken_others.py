@@ -395,6 +395,31 @@ XTML = [
         [("get_weather", '{"city": "Os<|clo')],
     ),
 ]
+UNENDED = [
+    *(
+        Spoken(name, f"reasoning that a call ends, of {thinks}", f"Hm.\n{text}", calls, "", "Hm.\n", thinks, True)
+        for name, thinks, text, calls in (
+            ("hermes", "qwen3", hermes(WEATHER_CALL), ONE),
+            ("qwen3_coder", "qwen3", CODER, ONE),
+            ("glm45", "glm45", _pairs("now"), [("now", "{}")]),
+            ("minimax_m2", "minimax_m2", _minimax(_xml("", "now")), [("now", "{}")]),
+            ("mimo", "mimo", _MIMO, ONE),
+            ("k2_horizon", "k2_horizon", f"<ifm|tool_calls>{_HORIZON}", TWO),
+            ("plamo3", "plamo3", _all_plamo(_plamo("now", "{}")), [("now", "{}")]),
+            ("seed_oss", "seed_oss", CODER.replace("tool_call>", "seed:tool_call>"), ONE),
+        )
+    ),
+    Spoken(
+        "hermes",
+        "R1's reasoning about tags",
+        f"Hm. {hermes(NOW_CALL)}",
+        [],
+        "",
+        f"Hm. {hermes(NOW_CALL)}",
+        "deepseek_r1",
+    ),
+    Spoken("none", "no calls wanted", f"Hm. {hermes(NOW_CALL)}", [], "", f"Hm. {hermes(NOW_CALL)}", "qwen3", True),
+]
 REASONING = [
     *(
         Spoken("none", "opened by the model", "<think>\nHm.</think>\n\nYes.", [], "Yes.", "Hm.", name)
@@ -406,4 +431,4 @@ REASONING = [
     ),
     Spoken("none", "MiniMax M3", "<mm:think>Hm.</mm:think>Yes.", [], "Yes.", "Hm.", "minimax_m3"),
 ]
-MORE = [*XML, *PAIRS, *LISTS, *OBJECTS, *XTML, *PLAMO, *NESTED, *REASONING]
+MORE = [*XML, *PAIRS, *LISTS, *OBJECTS, *XTML, *PLAMO, *NESTED, *UNENDED, *REASONING]

@@ -71,7 +71,10 @@ EXCERPTS = {
     "ERNIE-4.5-Thinking": "{{ '\\n<tool_call>\\n' }}{{ '</think>\\n\\n<response>\\n' }}",
     "Nemotron-Nano-2": "{{ '<TOOLCALL>[' }}{{ '</think>' }}",
     "MiniMax-M2": "{{ '<minimax:tool_call>' }}<invoke name=\"{{ name }}\"><parameter name=\"{{ k }}\">{{ '</think>' }}",
-    "Hy3": "{{ '<tool_calls>\\n<tool_call>' + name + '<tool_sep>' }}<arg_key>{{ key }}</arg_key>{{ '</think>' }}",
+    "Hy3": (
+        "{% set hytk = ':opensource' %}{{ '<tool_call' + hytk + '>' + name + '<tool_sep' + hytk + '>' }}"
+        "{{ '<arg_key' + hytk + '>' + key }}{{ '<think' + hytk + '>' }}"
+    ),
     "Hunyuan-A13B": "{{ '<tool_calls>[' }}{{ ']</tool_calls>' }}{{ '<think>\\n\\n</think>\\n<answer>\\n' }}",
     "Jamba-1.5": "{{ '<tool_calls>[' }}{{ ']</tool_calls>' }}",
     "InternLM2.5": "{{ '<|action_start|><|plugin|>\\n' }}{{ '<|action_end|>' }}",

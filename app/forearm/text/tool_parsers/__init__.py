@@ -26,13 +26,14 @@ from forearm.text.tool_parsers.json_calls import CallReader, long_id, short_id
 
 @dataclass(frozen=True)
 class ToolCallFormat:
-    """A format of tool calls. marks: special tokens that must be visible in the text. read None: harmony.py
-    reads it.
+    """A format of tool calls. marks: special tokens that must be visible in the text. read None: harmony.py reads it.
+    begins: markers of calls, which end reasoning.
     """
 
     read: CallReader | None
     marks: tuple[str, ...] = ()
     new_id: Callable[[], str] = long_id
+    begins: tuple[str, ...] = ()
 
 
 def _hy(suffix: str = "") -> ToolCallFormat:
@@ -41,10 +42,10 @@ def _hy(suffix: str = "") -> ToolCallFormat:
     return ToolCallFormat(glm.pairs(tags), tags.marks)
 
 
-_HERMES = ToolCallFormat(hermes.hermes, (hermes.BEGIN, hermes.END))
+_HERMES = ToolCallFormat(hermes.hermes, (hermes.BEGIN, hermes.END), begins=(hermes.BEGIN,))
 _CODER_MARKS = (qwen_coder.BEGIN, qwen_coder.END)
-_QWEN_CODER = ToolCallFormat(qwen_coder.qwen3_coder, _CODER_MARKS)
-_GLM = ToolCallFormat(glm.pairs(glm.GLM), glm.GLM.marks)
+_QWEN_CODER = ToolCallFormat(qwen_coder.qwen3_coder, _CODER_MARKS, begins=_CODER_MARKS[:1])
+_GLM = ToolCallFormat(glm.pairs(glm.GLM), glm.GLM.marks, begins=(glm.GLM.opening("tool_call"),))
 _COHERE = ToolCallFormat(lists.cohere_command, (lists.COHERE, lists.COHERE_END))
 _LLAMA = ToolCallFormat(llama.llama3_json, (llama.TAG,))
 _PYTHONIC = ToolCallFormat(pythonic.pythonic, (pythonic.BEGIN, pythonic.END))
@@ -58,8 +59,8 @@ FORMATS: dict[str, ToolCallFormat] = {
     "deepseek_v3": ToolCallFormat(deepseek.deepseek_v3, deepseek.MARKS),
     "deepseek_v31": ToolCallFormat(deepseek.deepseek_v31, deepseek.MARKS),
     "deepseek_v32": ToolCallFormat(dsml.deepseek_v32, (dsml.DSML,)),
-    "deepseek_v4": ToolCallFormat(dsml.deepseek_v4, (dsml.DSML,)),
-    "deepseek_v41": ToolCallFormat(dsml.deepseek_v41, (dsml.DSML,)),
+    "deepseek_v4": ToolCallFormat(dsml.deepseek_v4, (dsml.DSML,), begins=dsml.DEEPSEEK_V4.begins),
+    "deepseek_v41": ToolCallFormat(dsml.deepseek_v41, (dsml.DSML,), begins=dsml.DEEPSEEK_V41.begins),
     "dots": ToolCallFormat(qwen_coder.dots, qwen_coder.DOTS),
     "ernie45": ToolCallFormat(hermes.ernie45, (hermes.BEGIN, hermes.END, "<response>", "</response>")),
     "functiongemma": ToolCallFormat(
@@ -78,8 +79,10 @@ FORMATS: dict[str, ToolCallFormat] = {
     "hy_v4": _hy(),
     "internlm": ToolCallFormat(hermes.internlm, (hermes.ACTION, hermes.PLUGIN, hermes.ACTION_END)),
     "jamba": ToolCallFormat(lists.jamba, _TOOL_CALLS),
-    "k2_horizon": ToolCallFormat(glm.pairs(glm.HORIZON), glm.HORIZON.marks),
-    "kimi_k2": ToolCallFormat(deepseek.kimi_k2, deepseek.KIMI_MARKS),
+    "k2_horizon": ToolCallFormat(
+        glm.pairs(glm.HORIZON), glm.HORIZON.marks, begins=(glm.HORIZON.opening("tool_calls"),)
+    ),
+    "kimi_k2": ToolCallFormat(deepseek.kimi_k2, deepseek.KIMI_MARKS, begins=deepseek.KIMI_MARKS[:1]),
     "kimi_k3": ToolCallFormat(dsml.kimi_k3, dsml.XTML),
     "lfm2": _LFM,
     "ling3": _GLM,
@@ -87,23 +90,25 @@ FORMATS: dict[str, ToolCallFormat] = {
     "llama4_json": _LLAMA,
     "llama4_pythonic": _PYTHONIC,
     "longcat": ToolCallFormat(hermes.longcat, hermes.LONGCAT),
-    "mimo": ToolCallFormat(qwen_coder.mimo, _CODER_MARKS),
+    "mimo": ToolCallFormat(qwen_coder.mimo, _CODER_MARKS, begins=_CODER_MARKS[:1]),
     "minicpm": _LFM,
     "minicpm5": ToolCallFormat(qwen_coder.minicpm5),
-    "minimax_m2": ToolCallFormat(qwen_coder.minimax_m2, qwen_coder.MINIMAX),
+    "minimax_m2": ToolCallFormat(qwen_coder.minimax_m2, qwen_coder.MINIMAX, begins=qwen_coder.MINIMAX[:1]),
     "minimax_m3": ToolCallFormat(nested.minimax_m3, (nested.NAMESPACE,)),
     "mistral": ToolCallFormat(mistral.mistral, (mistral.BEGIN, mistral.CALL_ID, mistral.ARGS), short_id),
     "nemotron_json": ToolCallFormat(lists.nemotron_json, ("<TOOLCALL>", "</TOOLCALL>")),
     "olmo3": ToolCallFormat(pythonic.olmo3, (pythonic.OLMO_BEGIN, pythonic.OLMO_END)),
     "openai": ToolCallFormat(None),
     "phi4_mini_json": ToolCallFormat(lists.phi4_mini_json, ("<|tool_call|>", "<|/tool_call|>")),
-    "plamo3": ToolCallFormat(deepseek.plamo3, deepseek.PLAMO_PIECES),
+    "plamo3": ToolCallFormat(deepseek.plamo3, deepseek.PLAMO_PIECES, begins=deepseek.PLAMO_MARKS[:1]),
     "poolside_v1": _GLM,
     "pythonic": _PYTHONIC,
     "qwen3_coder": _QWEN_CODER,
     "qwen3_json": _HERMES,
     "qwen3_xml": _QWEN_CODER,
-    "seed_oss": ToolCallFormat(qwen_coder.seed_oss, (qwen_coder.SEED_BEGIN, qwen_coder.SEED_END)),
+    "seed_oss": ToolCallFormat(
+        qwen_coder.seed_oss, (qwen_coder.SEED_BEGIN, qwen_coder.SEED_END), begins=(qwen_coder.SEED_BEGIN,)
+    ),
     "step3": ToolCallFormat(qwen_coder.step3, qwen_coder.STEP),
     "step3p5": _QWEN_CODER,
     "step5": _QWEN_CODER,

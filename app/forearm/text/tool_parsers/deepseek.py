@@ -91,11 +91,12 @@ def _kimi_call(source: TextStream, calls: Calls) -> Steps[bool]:
 kimi_k2 = _in_sections(KIMI_MARKS, _kimi_call)
 deepseek_v3 = _call_format(MARKS, "```json", "```", has_kind=True)
 deepseek_v31 = _call_format(MARKS)
+PLAMO_MARKS = (
+    *(_plamo("begin_tool_requests"), _plamo("end_tool_requests"), _plamo("begin_tool_name")),
+    *(_plamo("end_tool_name"), _plamo("end_tool_arguments")),
+)
 plamo3 = _call_format(
-    (
-        *(_plamo("begin_tool_requests"), _plamo("end_tool_requests"), _plamo("begin_tool_name")),
-        *(_plamo("end_tool_name"), _plamo("end_tool_arguments")),
-    ),
+    PLAMO_MARKS,
     opening=_plamo("begin_tool_arguments") + "<|plamo:constrain|>json<|plamo:msg|>",
     around=(_plamo("begin_tool_request"), _plamo("end_tool_request")),
 )

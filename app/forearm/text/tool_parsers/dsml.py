@@ -26,7 +26,7 @@ class ElementTags:
 
     call, parameter: the beginnings of their opening tags. call_opened, parameter_opened: the ends of these; what is
     between has a call's name, and a parameter's name and kind. texts: kinds whose value is text; others are JSON.
-    around: tags around all calls, and around the answer, which are dropped.
+    around: tags around all calls, and around the answer, which are dropped; begins: those before all calls.
     """
 
     call: str
@@ -39,6 +39,7 @@ class ElementTags:
     named: re.Pattern[str]
     keyed: re.Pattern[str]
     texts: tuple[str | None, ...]
+    begins: tuple[str, ...] = ()
 
     @property
     def ends(self) -> tuple[str, ...]:
@@ -48,17 +49,19 @@ class ElementTags:
 
 def _dsml(*blocks: str, space: str = "") -> ElementTags:
     """Return DeepSeek's tags. blocks: spellings of the tag around all calls. space: what precedes a tag's name."""
+    begins = tuple(f"<{DSML}{space}{name}>" for name in blocks)
     return ElementTags(
         call=f'<{DSML}{space}invoke name="',
         call_end=f"</{DSML}{space}invoke>",
         parameter=f"<{DSML}{space}parameter",
         parameter_end=f"</{DSML}{space}parameter>",
-        around=tuple(f"<{slash}{DSML}{space}{name}>" for name in blocks for slash in ("/", "")),
+        around=(*begins, *(f"</{DSML}{space}{name}>" for name in blocks)),
         call_opened='">',
         parameter_opened=">",
         named=re.compile(r'([^<>"\n]+)'),
         keyed=re.compile(r'\s+name="([^"]*)"(?:\s+string="([^"]*)")?\s*'),
         texts=("true",),
+        begins=begins,
     )
 
 
@@ -92,8 +95,8 @@ def elements(tags: ElementTags) -> CallReader:
 
 
 deepseek_v32 = elements(_dsml("function_calls"))
-deepseek_v4 = elements(_dsml("tool_calls", "toolcalls", "tool"))
-deepseek_v41 = elements(_dsml("calls", space=" "))
+DEEPSEEK_V4, DEEPSEEK_V41 = _dsml("tool_calls", "toolcalls", "tool"), _dsml("calls", space=" ")
+deepseek_v4, deepseek_v41 = elements(DEEPSEEK_V4), elements(DEEPSEEK_V41)
 kimi_k3 = elements(_KIMI)
 
 

@@ -124,7 +124,8 @@ class OutputParser:
             yield from harmony.harmony(source, found, self._thinking)
             return
         if dialect.reasoning and not dialect.is_harmony:
-            yield from dialect.reasoning.steps(source, self._thinking, wanted.opened)
+            begins = dialect.calls.begins if dialect.calls and wanted.calls == "auto" else ()
+            yield from dialect.reasoning.steps(source, self._thinking, wanted.opened, begins)
         if wanted.calls == "named":  # all text is the arguments of one call
             yield from space(source)
             if (yield from some(source)):

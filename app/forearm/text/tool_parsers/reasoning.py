@@ -37,7 +37,8 @@ class ReasoningFormat:
     always: an output without a beginning marker is reasoning too, unless its prompt closed it. forced: ends
     reasoning that exceeds its budget. answers: the marker before the answer, where there is one. answer_tags: tags
     around the answer, which are dropped. stays: reasoning is part of the answer, with its beginning marker even where
-    the prompt has it. pieces: the special tokens of markers that are several tokens.
+    the prompt has it. pieces: the special tokens of markers that are several tokens. ends_at_calls: a call ends
+    reasoning whose own end the model leaves out.
     """
 
     begins: tuple[str, ...] = ("<think>",)
@@ -48,6 +49,7 @@ class ReasoningFormat:
     answer_tags: tuple[str, ...] = ()
     stays: bool = False
     pieces: tuple[str, ...] = ()
+    ends_at_calls: bool = False
 
     def opened(self, prompt: str) -> bool | None:
         """Return whether this prompt leaves reasoning open (True), closes it (False), or neither (None)."""
@@ -62,8 +64,10 @@ class ReasoningFormat:
         ended = max(text.rfind(marker) for marker in self.ends)
         return None if begun == ended else begun > ended
 
-    def steps(self, source: TextStream, thinking: ReasoningState, opened: bool | None) -> Steps[None]:
-        """Read the reasoning, if any comes, and leave the text after it."""
+    def steps(
+        self, source: TextStream, thinking: ReasoningState, opened: bool | None, calls: tuple[str, ...] = ()
+    ) -> Steps[None]:
+        """Read the reasoning, if any comes, and leave the text after it. calls: markers of calls that may come."""
         lead = yield from space(source)
         is_open = bool(opened) or (self.always and opened is None)
         for marker in self.begins:
@@ -78,9 +82,13 @@ class ReasoningFormat:
             return
         thinking.is_open = True
         yield from word(source, _NEWLINES)
-        yield from prose(source, self.ends, ReasoningPart)
+        calls = calls if self.ends_at_calls else ()
+        marker = yield from prose(source, (*self.ends, *calls), ReasoningPart)
         thinking.is_open = False
-        yield from word(source, _NEWLINES)
+        if marker in calls:
+            source.back(marker)
+        else:
+            yield from word(source, _NEWLINES)
 
     def end_ids(self, tokenizer: Tokenizer) -> tuple[int, ...]:
         """Return the tokens after which the answer begins, and with it the constraint on the answer."""
@@ -108,39 +116,39 @@ _EFFORTS = ("", "_fast", "_faster")
 # ByteDance-Seed/Seed-OSS-36B-Instruct, allenai/Olmo-3-7B-Think and baidu/ERNIE-4.5-21B-A3B-Thinking; for outputs
 # without markers, vLLM's parsers.
 FORMATS: dict[str, ReasoningFormat] = {
+    **dict.fromkeys(("deepseek_v3", "hy_v3", "hy_v4", "olmo3", "poolside_v1"), ReasoningFormat()),
     **dict.fromkeys(
-        (
-            *("deepseek_v3", "deepseek_v4", "deepseek_v41", "glm45", "glm47", "hy_v3", "hy_v4", "kimi_k2", "ling3"),
-            *("mimo", "minicpmv", "olmo3", "poolside_v1", "qwen3"),
-        ),
-        ReasoningFormat(),
+        ("deepseek_v4", "deepseek_v41", "glm45", "glm47", "kimi_k2", "ling3", "mimo", "minicpmv", "qwen3"),
+        ReasoningFormat(ends_at_calls=True),
     ),
     # The prompt opens reasoning, or the model may leave the marker out.
+    **dict.fromkeys(("deepseek_r1", "holo2", "step3", "step5"), ReasoningFormat(always=True)),
     **dict.fromkeys(
-        (
-            *("deepseek_r1", "granite_thinking_parser", "holo2", "minimax_m2", "nemotron_v3", "step3", "step3p5"),
-            "step5",
-        ),
-        ReasoningFormat(always=True),
+        ("granite_thinking_parser", "minimax_m2", "nemotron_v3", "step3p5"),
+        ReasoningFormat(always=True, ends_at_calls=True),
     ),
     "minimax_m2_append_think": ReasoningFormat(always=True, stays=True),
     "cohere_command3": _COHERE,
     "cohere_command4": _COHERE,
     "hunyuan_a13b": ReasoningFormat(answer_tags=HUNYUAN_ANSWER),
     "k2_horizon": ReasoningFormat(
-        tuple(f"<ifm|think{effort}>" for effort in _EFFORTS), tuple(f"</ifm|think{effort}>" for effort in _EFFORTS)
+        tuple(f"<ifm|think{effort}>" for effort in _EFFORTS),
+        tuple(f"</ifm|think{effort}>" for effort in _EFFORTS),
+        ends_at_calls=True,
     ),
     "kimi_k3": ReasoningFormat(
         ("<|open|>think<|sep|>",), ("<|close|>think<|sep|>",), answer_tags=RESPONSE, pieces=XTML
     ),
-    "plamo3": ReasoningFormat(("<|plamo:begin_think:plamo|>",), ("<|plamo:end_think:plamo|>",), pieces=PLAMO_PIECES),
+    "plamo3": ReasoningFormat(
+        ("<|plamo:begin_think:plamo|>",), ("<|plamo:end_think:plamo|>",), pieces=PLAMO_PIECES, ends_at_calls=True
+    ),
     "minimax_m3": ReasoningFormat(("<mm:think>",), ("</mm:think>",)),
     "ernie45": ReasoningFormat(always=True, answer_tags=ANSWER_TAGS),
     "gemma4": ReasoningFormat(("<|channel>thought", "<|channel>"), ("<channel|>",)),
     "granite": ReasoningFormat(
         ("Here's my thought process:", "Here is my thought process:"), ("Here's my response:", "Here is my response:")
     ),
-    "seed_oss": ReasoningFormat(("<seed:think>",), ("</seed:think>",)),
+    "seed_oss": ReasoningFormat(("<seed:think>",), ("</seed:think>",), ends_at_calls=True),
     "mistral": ReasoningFormat(("[THINK]",), ("[/THINK]",)),
     "openai_gptoss": ReasoningFormat(
         begins=("<|channel|>analysis<|message|>",),
