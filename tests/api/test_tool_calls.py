@@ -390,7 +390,7 @@ def test_tools_may_be_kept_from_the_template_where_none_is_to_be_called(start_se
     ("settings", "param", "says"),
     [
         ({"enable_auto_tool_choice": False}, "tool_choice", "--no-enable-auto-tool-choice"),
-        ({"chat_template": "{{ tools }}{{ messages[0].content }}"}, "tools", "--tool-call-parser (deepseek_v3, "),
+        ({"chat_template": "{{ tools }}{{ messages[0].content }}"}, "tools", "--tool-call-parser (apertus, "),
     ],
 )
 def test_where_models_cannot_be_left_the_choice_that_is_said(
