@@ -513,6 +513,20 @@ class Kernels:
     ) -> tuple[Float32Array, Float32Array]:
         """y like x, and the state after the rows; x [rows, heads, head_dim], b and c [rows, groups, state_dim],
         dt [rows, heads], dt_bias, a_log and d [heads], state [heads, floats]: kernels.h's Mamba2Task, state_floats."""
+    def selective_scan(
+        self,
+        x: Float32Array,
+        dt: Float32Array,
+        z: Float32Array,
+        b: Float32Array,
+        c: Float32Array,
+        a: Float32Array,
+        d: Float32Array,
+        state: Float32Array,
+        first_output: int = 0,
+    ) -> tuple[Float32Array, Float32Array]:
+        """Rows from first_output on, and the state after them; x, dt and z [rows, channels], b and c [rows, state_dim],
+        d [channels], a and state [panels of 16 channels, state_dim, 16]: kernels.h's SelectiveScanTask."""
     def gated_norm(
         self,
         y: Float32Array,

@@ -17,6 +17,7 @@
 #include "bindings/config.h"
 #include "bindings/gemm_py.h"
 #include "bindings/sampling_arrays.h"
+#include "bindings/states_py.h"
 #include "kernels/kernels.h"
 #include "sampling/sampler.h"
 
@@ -26,18 +27,8 @@ namespace py = pybind11;
 
 namespace {
 
-using Floats = py::array_t<float, py::array::c_style | py::array::forcecast>;
 using Ints = py::array_t<int32_t, py::array::c_style>;
-using MaybeFloats = std::optional<Floats>;
 using MaybeMask = std::optional<py::array_t<uint32_t, py::array::c_style>>;
-
-const float* data_or_null(const MaybeFloats& array) { return array ? array->data() : nullptr; }
-
-Floats copy_of(const Floats& array) {
-  Floats copy(std::vector<py::ssize_t>(array.shape(), array.shape() + array.ndim()));
-  std::copy_n(array.data(), array.size(), copy.mutable_data());
-  return copy;
-}
 
 struct Free {
   void operator()(void* memory) const { std::free(memory); }
@@ -213,110 +204,6 @@ Floats combine(const Kernels& kernels, const Floats& results, const Floats& weig
   return out;
 }
 
-py::tuple short_conv(const Kernels& kernels, const Floats& b, const MaybeFloats& c, const MaybeFloats& x,
-                     const Floats& taps, const Floats& state, const MaybeFloats& bias, int64_t first_output) {
-  const int64_t rows = b.shape(0), channels = b.shape(1);
-  Floats u = copy_of(b), next = copy_of(state), out({rows - first_output, channels});
-  kernels.short_conv({u.mutable_data(),
-                      data_or_null(c),
-                      data_or_null(x),
-                      channels,
-                      rows,
-                      first_output,
-                      taps.shape(0),
-                      taps.data(),
-                      data_or_null(bias),
-                      next.mutable_data(),
-                      channels,
-                      0,
-                      channels,
-                      {out.mutable_data(), channels, Form::f32_rows},
-                      0});
-  return py::make_tuple(out, next);
-}
-
-py::tuple mamba2(const Kernels& kernels, const Floats& x, const Floats& b, const Floats& c, const Floats& dt,
-                 const Floats& dt_bias, const Floats& a_log, const Floats& d, const Floats& state, float dt_scale,
-                 float dt_least, float dt_most) {
-  const int64_t rows = x.shape(0), heads = x.shape(1), head_dim = x.shape(2);
-  const int64_t groups = b.shape(1), state_dim = b.shape(2), inner = heads * head_dim, shared = groups * state_dim;
-  const int64_t stride = inner + 2 * shared;
-  std::vector<float> joint(static_cast<size_t>(rows * stride));
-  for (int64_t row = 0; row < rows; ++row) {
-    float* to = joint.data() + row * stride;
-    to = std::copy_n(x.data() + row * inner, inner, to);
-    to = std::copy_n(b.data() + row * shared, shared, to);
-    std::copy_n(c.data() + row * shared, shared, to);
-  }
-  Floats next = copy_of(state), y({rows, heads, head_dim});
-  kernels.mamba2({joint.data(),
-                  joint.data() + inner,
-                  joint.data() + inner + shared,
-                  stride,
-                  dt.data(),
-                  heads,
-                  rows,
-                  heads,
-                  groups,
-                  head_dim,
-                  state_dim,
-                  0,
-                  heads * state_panels(head_dim),
-                  dt_bias.data(),
-                  a_log.data(),
-                  d.data(),
-                  dt_scale,
-                  dt_least,
-                  dt_most,
-                  next.mutable_data()});
-  for (int64_t row = 0; row < rows; ++row)
-    std::copy_n(joint.data() + row * stride, inner, y.mutable_data() + row * inner);
-  return py::make_tuple(y, next);
-}
-
-Floats gated_norm(const Kernels& kernels, const Floats& y, const Floats& z, const MaybeFloats& weight, int64_t groups,
-                  float eps, bool gate_first, float z_scale, bool by_sigmoid) {
-  const int64_t rows = y.shape(0), dim = y.shape(1);
-  Floats own = copy_of(y), out({rows, dim});
-  kernels.gated_norm({own.mutable_data(),
-                      dim,
-                      z.data(),
-                      dim,
-                      0,
-                      rows,
-                      dim,
-                      groups,
-                      data_or_null(weight),
-                      eps,
-                      gate_first,
-                      z_scale,
-                      {out.mutable_data(), dim, Form::f32_rows},
-                      0,
-                      0,
-                      by_sigmoid});
-  return out;
-}
-
-py::tuple delta_gates(const Kernels& kernels, const Floats& a, const Floats& b, const Floats& a_log,
-                      const Floats& dt_bias, float beta_scale, float least) {
-  const int64_t rows = a.shape(0), columns = a.shape(1), heads = a_log.shape(0);
-  Floats decay({rows, columns}), beta({rows, heads});
-  kernels.delta_gates({a.data(), b.data(), columns, rows, heads, columns / heads, a_log.data(), dt_bias.data(),
-                       decay.mutable_data(), beta.mutable_data(), beta_scale, least});
-  return py::make_tuple(decay, beta);
-}
-
-py::tuple delta_rule(const Kernels& kernels, const Floats& q, const Floats& k, const Floats& v, const Floats& decay,
-                     const Floats& beta, const Floats& state) {
-  const int64_t rows = q.shape(0), key_dim = q.shape(1), value_dim = v.shape(1);
-  const bool by_channel = decay.ndim() == 2;
-  Floats next = copy_of(state), out({rows, value_dim});
-  kernels.delta_rule({q.data(), k.data(), key_dim, v.data(), value_dim, decay.data(), by_channel ? key_dim : 1,
-                      by_channel, beta.data(), 1, rows, key_dim, value_dim, next.mutable_data(), out.mutable_data(),
-                      value_dim});
-  return py::make_tuple(out, next);
-}
-
 py::tuple row_max(const Kernels& kernels, const Floats& x) {
   const RowMax max = kernels.row_max(x.data(), x.size());
   return py::make_tuple(max.value, max.index, max.nan);
@@ -388,6 +275,7 @@ void bind_kernels(py::module_& module) {
   using namespace py::literals;
   py::class_<Kernels> kernels(module, "Kernels");
   bind_gemm(kernels);
+  bind_states(kernels);
   kernels.def(py::init(&tier_named), "tier"_a)
       .def("norm", &norm, "x"_a, "weight"_a, "bias"_a, "eps"_a, "layer_norm"_a)
       .def("add_norm", &add_norm, "residual"_a, "x"_a, "weight"_a, "eps"_a, "scale"_a)
@@ -400,14 +288,6 @@ void bind_kernels(py::module_& module) {
            "jitter"_a = 0.0f)
       .def("combine", &combine, "results"_a, "weights"_a, "place"_a.noconvert(), "scale"_a = 1.0f,
            "residual"_a = py::none())
-      .def("short_conv", &short_conv, "b"_a, "c"_a, "x"_a, "taps"_a, "state"_a, "bias"_a = py::none(),
-           "first_output"_a = 0)
-      .def("mamba2", &mamba2, "x"_a, "b"_a, "c"_a, "dt"_a, "dt_bias"_a, "a_log"_a, "d"_a, "state"_a,
-           "dt_scale"_a = 1.0f, "dt_least"_a = 0.0f, "dt_most"_a = std::numeric_limits<float>::infinity())
-      .def("gated_norm", &gated_norm, "y"_a, "z"_a, "weight"_a, "groups"_a = 1, "eps"_a = 1e-5f, "gate_first"_a = true,
-           "z_scale"_a = 1.0f, "by_sigmoid"_a = false)
-      .def("delta_gates", &delta_gates, "a"_a, "b"_a, "a_log"_a, "dt_bias"_a, "beta_scale"_a = 1.0f, "least"_a = 0.0f)
-      .def("delta_rule", &delta_rule, "q"_a, "k"_a, "v"_a, "decay"_a, "beta"_a, "state"_a)
       .def("row_max", &row_max, "x"_a)
       .def("row_maxima", &row_maxima, "x"_a, "mask"_a)
       .def("row_exp_sum", &row_exp_sum, "x"_a, "max"_a, "inverse_temperature"_a, "mask"_a = py::none())

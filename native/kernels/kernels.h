@@ -633,6 +633,28 @@ struct Mamba2Task {
   float* state;  // [heads][state_floats(state_dim, head_dim)]
 };
 
+// The selective scan of Mamba (Gu and Dao 2023, arXiv:2312.00752) over neighbouring tokens of one sequence, of channels
+// [channel_begin, channel_end), of which the first is a multiple of 16. Each channel has a state h of its own; for each
+// row t, ascending:
+//   dt = softplus(dt[t]);  h[n] = fma(b[t][n], dt * x[t], 2^(dt * a[n]) * h[n])
+//   y = fma(d, x[t], sum over n, ascending, of c[t][n] * h[n], fused, from 0)
+// Row out_row + t - first_output of `out` is y * silu(z[t]), for rows t from first_output on. A cut between any rows
+// changes no bit. `a` and the state are in panels of 16 channels, whose last one has numbers of no channel behind it.
+struct SelectiveScanTask {
+  const float* x;  // [rows][x_stride]
+  int64_t x_stride;
+  const float *dt, *z, *b, *c;  // [rows][stride]: of each channel, and [state_dim]
+  int64_t stride, rows;
+  int64_t first_output;
+  int64_t state_dim;
+  int64_t channel_begin, channel_end;
+  const float* a;  // [panels][state_dim][16]: -log2(e) * exp(a_log)
+  const float* d;  // [channels]
+  float* state;    // [panels][state_dim][16]
+  Operand out;     // a float form
+  int64_t out_row;
+};
+
 // The gate and norm behind a recurrence, of rows [row_begin, row_end), with g = silu(z_scale * z), or its sigmoid:
 //   out = rmsnorm(y * g) * weight if gate_first, rmsnorm(y) * weight * g otherwise; y * g without weight
 // The norm is over each of `groups` equal parts of a row; sums are NormTask's.
@@ -719,6 +741,7 @@ struct Kernels {
   void (*combine)(const CombineTask&);
   void (*short_conv)(const ShortConvTask&);
   void (*mamba2)(const Mamba2Task&);
+  void (*selective_scan)(const SelectiveScanTask&);
   void (*gated_norm)(const GatedNormTask&);
   void (*delta_gates)(const DeltaGatesTask&);
   void (*delta_rule)(const DeltaRuleTask&);

@@ -104,6 +104,22 @@ Floats moved(const Kernels& k, int) {
   return x;
 }
 
+// What the selective scan makes of rows, and the state after them; a is negative.
+Floats scanned(const Kernels& k, int variant) {
+  constexpr int64_t kRows = 6, kChannels = 40, kStateDim = 5;
+  const Floats x = numbers(kRows * kChannels, 47), dt = numbers(kRows * kChannels, 48), d = numbers(kChannels, 54);
+  const Floats b = numbers(kRows * kChannels, 49), c = numbers(kRows * kChannels, 50),
+               z = numbers(kRows * kChannels, 51);
+  Floats a = numbers(state_panels(kChannels) * kPanel * kStateDim, 52), state(a.size());
+  for (float& one : a) one = -fabsf(one);
+  TestRows out(static_cast<Form>(variant), kRows, kChannels);
+  k.selective_scan({x.data(), kChannels, dt.data(), z.data(), b.data(), c.data(), kChannels, kRows, 0, kStateDim, 0,
+                    kChannels, a.data(), d.data(), state.data(), out.operand, 0});
+  Floats all = out.all();
+  all.insert(all.end(), state.begin(), state.end());
+  return all;
+}
+
 Floats gated(const Kernels& k, int variant) {
   Floats y = numbers(kNormRows * kNormDim, 55);
   const Floats z = numbers(kNormRows * kNormDim, 56), weight = numbers(kNormDim, 57);
@@ -285,6 +301,7 @@ constexpr Case kCases[] = {
     {"rope", rotated, 4, exactly, false},
     {"short_conv", convolved, 4, exactly, false},
     {"mamba2", moved, 1, exactly, false},
+    {"selective_scan", scanned, 4, exactly, false},
     {"gated_norm", gated, 8, exactly, false},
     {"delta_rule", delta_ruled, 2, exactly, false},
     {"embed", embedded, static_cast<int>(DType::e8m0), exactly, false},  // every dtype before it

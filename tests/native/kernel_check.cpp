@@ -36,6 +36,7 @@ void check_route(Report&, const Kernels& tier, const Kernels& scalar);
 void check_combine(Report&, const Kernels& tier, const Kernels& scalar);
 void check_short_conv(Report&, const Kernels& tier, const Kernels& scalar);
 void check_mamba2(Report&, const Kernels& tier, const Kernels& scalar);
+void check_selective_scan(Report&, const Kernels& tier, const Kernels& scalar);
 void check_gated_norm(Report&, const Kernels& tier, const Kernels& scalar);
 void check_delta_rule(Report&, const Kernels& tier, const Kernels& scalar);
 void check_sampling(Report&, const Kernels& tier, const Kernels& scalar);
@@ -68,6 +69,7 @@ constexpr struct {
     {"combine", check_combine},
     {"short_conv", check_short_conv},
     {"mamba2", check_mamba2},
+    {"selective_scan", check_selective_scan},
     {"gated_norm", check_gated_norm},
     {"delta_rule", check_delta_rule},
     {"sampling", check_sampling},

@@ -75,6 +75,13 @@ constexpr struct {
          flip(t.state);
        };
      }},
+    {"selective_scan",
+     [](Kernels& k) {
+       k.selective_scan = [](const SelectiveScanTask& t) {
+         sound->selective_scan(t);
+         flip(t.state);
+       };
+     }},
     {"delta_rule",
      [](Kernels& k) {
        k.delta_rule = [](const DeltaRuleTask& t) {

@@ -44,6 +44,29 @@ std::vector<float> scaled_states(Random& random, int64_t heads, int64_t rows, in
   return state;
 }
 
+// The results and state of a selective scan of all channels, `cut` rows and at most `columns` channels at a time.
+Convolved scanned(const Kernels& kernels, const SelectiveScanTask& task, Form form, int64_t cut, int64_t columns) {
+  const int64_t all = task.rows, channels = task.channel_end;
+  std::vector<float> state(task.state, task.state + round_up(channels, kPanel) * task.state_dim);
+  Rows out(form, all - task.first_output, channels);
+  for (int64_t column = 0; column < channels; column += columns) {
+    for (int64_t row = 0; row < all; row += cut) {
+      SelectiveScanTask part = task;
+      part.x += row * task.x_stride;
+      for (const float** rows : {&part.dt, &part.z, &part.b, &part.c}) *rows += row * task.stride;
+      part.rows = std::min(cut, all - row);
+      part.first_output = std::clamp<int64_t>(task.first_output - row, 0, part.rows);
+      part.out_row = std::max<int64_t>(row - task.first_output, 0);
+      part.channel_begin = column;
+      part.channel_end = std::min(column + columns, channels);
+      part.state = state.data();
+      part.out = out.operand();
+      kernels.selective_scan(part);
+    }
+  }
+  return {out.values(), state};
+}
+
 // A value head's results and state, `cut` rows and `panels` panels at a time.
 Convolved ruled(const Kernels& kernels, const DeltaRuleTask& task, int64_t cut, int64_t panels) {
   const int64_t all = task.rows, columns = panels * kPanel;
@@ -231,6 +254,44 @@ void check_mamba2(Report& report, const Kernels& tier, const Kernels& scalar) {
           report.same_bits(got.state, wanted.state, "state");
         }
       }
+}
+
+void check_selective_scan(Report& report, const Kernels& tier, const Kernels& scalar) {
+  for (const int64_t channels : {16, 40, 67})
+    for (const int64_t state_dim : {1, 16, 21})
+      for (const int64_t rows : {1, 3, 22})
+        for (const Form form : {Form::f32_rows, Form::bf16_rows, Form::bf16_pairs, Form::f16_rows}) {
+          const int64_t stride = 2 * channels + 2 * state_dim + 3, padded = round_up(channels, kPanel) * state_dim;
+          report.begin(sizes({{"channels", channels}, {"state_dim", state_dim}, {"rows", rows}}) +
+                       " form=" + std::to_string(static_cast<int>(form)));
+          Random random(channels * state_dim + rows);
+          const std::vector<float> x = random.floats(rows * (channels + 1)),
+                                   joint = random.floats(rows * stride, 20.0f);
+          std::vector<float> a = random.floats(padded, 3.0f), state = random.floats(padded);
+          for (float& one : a) one = -std::fabs(one);
+          const std::vector<float> d = random.floats(channels);
+          SelectiveScanTask task{};
+          task.x = x.data();
+          task.x_stride = channels + 1;
+          task.dt = joint.data();
+          task.z = task.dt + channels;
+          task.b = task.z + channels;
+          task.c = task.b + state_dim;
+          task.stride = stride;
+          task.rows = rows;
+          task.first_output = rows / 3;
+          task.state_dim = state_dim;
+          task.channel_end = channels;
+          task.a = a.data();
+          task.d = d.data();
+          task.state = state.data();
+          const Convolved wanted = scanned(scalar, task, form, rows, channels);
+          for (const int64_t cut : {rows, int64_t{1}, int64_t{7}}) {
+            const Convolved got = scanned(tier, task, form, cut, cut == 7 ? 2 * kPanel : channels);
+            report.same_bits(got.out, wanted.out, "rows");
+            report.same_bits(got.state, wanted.state, "state");
+          }
+        }
 }
 
 void check_gated_norm(Report& report, const Kernels& tier, const Kernels& scalar) {
