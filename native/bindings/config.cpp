@@ -137,6 +137,14 @@ LayerKind layer_of(const py::handle& layer) {
   else if (py::hasattr(mixer, "slopes"))
     kind.mixer = LightningKind{size("heads"), size("head_dim"), mixer.attr("slopes").cast<std::vector<float>>(),
                                mixer.attr("norm_eps").cast<float>(), mixer.attr("out_scale").cast<float>()};
+  else if (py::hasattr(mixer, "dt_rank"))
+    kind.mixer = SelectiveScanKind{size("inner"),
+                                   size("state_dim"),
+                                   size("dt_rank"),
+                                   size("taps"),
+                                   mixer.attr("conv_bias").cast<bool>(),
+                                   mixer.attr("norm_eps").cast<float>(),
+                                   mixer.attr("norm_weights").cast<bool>()};
   else if (py::hasattr(mixer, "state_dim"))
     kind.mixer = mamba2_of(mixer);
   else if (py::hasattr(mixer, "key_heads"))

@@ -56,6 +56,11 @@ StateShape Config::state(size_t layer) const {
             .head_floats = state_floats(mamba->state_dim, mamba->head_dim)};
   if (const auto* own = layers[layer].mixer_as<LightningKind>())
     return {.heads = own->heads, .head_floats = state_floats(own->head_dim, own->head_dim)};
+  if (const auto* own = layers[layer].mixer_as<SelectiveScanKind>())
+    return {.tail_rows = own->taps - 1,
+            .channels = own->inner,
+            .heads = round_up(own->inner, kPanel) / kPanel,  // a head is a panel
+            .head_floats = own->state_dim * kPanel};
   if (const auto* delta = layers[layer].mixer_as<GatedDeltaKind>())
     return {.tail_rows = delta->width - 1,
             .channels = delta->channels(),

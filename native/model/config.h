@@ -111,6 +111,16 @@ struct LightningKind {
   int64_t inner() const { return heads * head_dim; }
 };
 
+// Mamba: SelectiveScan of app/forearm/model/families/recurrences.py.
+struct SelectiveScanKind {
+  int64_t inner;  // channels, of which each has a state of state_dim numbers
+  int64_t state_dim, dt_rank;
+  int64_t taps;
+  bool conv_bias;
+  float norm_eps;     // of the norms of dt's latent, b and c; 0: there are none
+  bool norm_weights;  // they have weights
+};
+
 // Attention to a window, and to entries that stand for the tokens before: CompressedAttention of
 // app/forearm/model/families/recurrences.py. Config::kv_heads is 1.
 struct CompressedKind {
@@ -191,8 +201,8 @@ struct ExpertsKind {
 };
 
 struct LayerKind {
-  std::variant<AttentionKind, ShortConvKind, Mamba2Kind, GatedDeltaKind, LatentKind, LightningKind, CompressedKind,
-               std::monostate>
+  std::variant<AttentionKind, ShortConvKind, Mamba2Kind, GatedDeltaKind, LatentKind, LightningKind, SelectiveScanKind,
+               CompressedKind, std::monostate>
       mixer;                                    // the last: none
   std::optional<FeedForwardKind> feed_forward;  // of each expert, if there are experts; none: the mixer alone
   std::optional<ExpertsKind> experts = std::nullopt;

@@ -187,6 +187,12 @@ void check_layers(const Config& c) {
       in_range("head_dim of lightning attention", own->head_dim, 1, 4096);
       in_range("slopes of lightning attention", static_cast<int64_t>(own->slopes.size()), own->heads, own->heads);
     }
+    if (const auto* own = layer.mixer_as<SelectiveScanKind>()) {
+      in_range("channels of a selective scan", own->inner, 1, kLargest);
+      in_range("state_dim of a selective scan", own->state_dim, 1, 4096);
+      in_range("dt_rank of a selective scan", own->dt_rank, 1, kLargest);
+      in_range("taps of a selective scan", own->taps, 2, 64);
+    }
     if (const auto* latent = layer.mixer_as<LatentKind>()) {
       check_latent(c, *latent);
       if (latent->indexer) check_indexer(c, *latent, &layer - c.layers.data());

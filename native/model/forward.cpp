@@ -35,6 +35,7 @@ Forward::Forward(const Config& c, const Ranks& ranks, const Weights& weights, co
       short_conv_(weights, states, step_),
       mamba2_(weights, states, step_),
       lightning_(weights, states, step_),
+      selective_scan_(weights, states, step_),
       gated_delta_(weights, states, step_),
       feed_forward_(weights, step_),
       experts_(weights, step_),
@@ -94,6 +95,7 @@ const Norm* Forward::mix(StepWalk& w, size_t layer, const Norm* add) {
   if (c_.layers[layer].mixer_as<ShortConvKind>()) return short_conv_.mix(w, layer, add);
   if (c_.layers[layer].mixer_as<Mamba2Kind>()) return mamba2_.mix(w, layer, add);
   if (c_.layers[layer].mixer_as<LightningKind>()) return lightning_.mix(w, layer, add);
+  if (c_.layers[layer].mixer_as<SelectiveScanKind>()) return selective_scan_.mix(w, layer, add);
   if (c_.layers[layer].mixer_as<GatedDeltaKind>()) return gated_delta_.mix(w, layer, add);
   if (c_.layers[layer].mixer_as<LatentKind>()) return latent_attention_.mix(w, layer, add);
   if (c_.layers[layer].mixer_as<CompressedKind>()) return compressed_attention_.mix(w, layer, add);

@@ -16,6 +16,7 @@
 #include "model/mixers/recurrent/gated_delta.h"
 #include "model/mixers/recurrent/lightning.h"
 #include "model/mixers/recurrent/mamba2.h"
+#include "model/mixers/recurrent/selective_scan.h"
 #include "model/mixers/recurrent/short_conv.h"
 #include "model/partition.h"
 #include "model/scratch.h"
@@ -59,6 +60,7 @@ class Forward {
   ShortConv short_conv_;
   Mamba2 mamba2_;
   Lightning lightning_;
+  SelectiveScan selective_scan_;
   GatedDelta gated_delta_;
   FeedForward feed_forward_;
   Experts experts_;

@@ -117,6 +117,19 @@ struct LightningColumns {
       : k(round_up(kind.inner(), kPanel)), q(2 * k), gate(3 * k), end(4 * k) {}
 };
 
+// The columns of a selective scan's matrices, side by side: x at 0, whose place dt takes when x has been convolved, the
+// gates z, and dt's latent, b and c.
+struct SelectiveScanColumns {
+  int64_t z, latent, b, c, end;
+
+  explicit SelectiveScanColumns(const SelectiveScanKind& kind)
+      : z(round_up(kind.inner, kPanel)),
+        latent(2 * z),
+        b(latent + round_up(kind.dt_rank, kPanel)),
+        c(b + round_up(kind.state_dim, kPanel)),
+        end(c + round_up(kind.state_dim, kPanel)) {}
+};
+
 // The columns of latent attention's joint matrix: the queries or their latent, then the keys' latent with the rotated
 // key, then a gate of each head if there are gates.
 struct LatentColumns {

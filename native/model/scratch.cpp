@@ -76,6 +76,7 @@ int64_t mixer_columns(const Config& c) {
     if (const auto* mamba = layer.mixer_as<Mamba2Kind>()) most = std::max(most, Mamba2Columns(*mamba).end);
     if (const auto* delta = layer.mixer_as<GatedDeltaKind>()) most = std::max(most, DeltaColumns(*delta).end);
     if (const auto* own = layer.mixer_as<LightningKind>()) most = std::max(most, LightningColumns(*own).end);
+    if (const auto* own = layer.mixer_as<SelectiveScanKind>()) most = std::max(most, SelectiveScanColumns(*own).end);
     if (layer.mixer_as<ShortConvKind>()) most = std::max(most, ShortConvColumns(c).end);
     if (const auto* latent = layer.mixer_as<LatentKind>()) most = std::max(most, LatentColumns(*latent, c).end);
     if (const auto* own = layer.mixer_as<CompressedKind>())
@@ -95,8 +96,10 @@ int64_t beside_columns(const Config& c) {
 
 int64_t recurrence_channels(const Config& c) {
   int64_t most = 0;
-  for (const LayerKind& layer : c.layers)
+  for (const LayerKind& layer : c.layers) {
     if (const auto* mamba = layer.mamba2()) most = std::max(most, mamba->channels());
+    if (const auto* own = layer.mixer_as<SelectiveScanKind>()) most = std::max(most, own->inner);
+  }
   return most;
 }
 

@@ -98,7 +98,7 @@ class Scratch {
   Operand residual;   // [step_tokens, hidden], f32_rows: the residual stream
   Operand mixer_in;   // [step_tokens, columns of the widest mixer's joint matrix], f32_rows
   Operand beside_in;  // [step_tokens, columns of the widest Mamba2 beside attention], f32_rows
-  Operand convolved;  // [step_tokens, channels of the widest Mamba2], f32_rows
+  Operand convolved;  // [step_tokens, channels of the widest Mamba or Mamba2], f32_rows
   Operand projected;  // [step_tokens, hidden], f32_rows: rows before a post-norm; learned positions, token types
   Operand logits;     // [step_logit_rows, Config::out_columns()], f32_rows
   Operand maxima;     // [step_logit_rows, maxima_of(vocab_size)]: row_maxima of the logits
@@ -122,8 +122,8 @@ class Scratch {
   Operand queries;   // [step_tokens, heads * query_dim], f32_rows: of a latent of queries
   Operand absorbed;  // [step_tokens, heads * head_dim], f32_rows: queries as the cache's keys have them, then gates
   Operand attended;  // [step_tokens, heads * rank], f32_rows: weighted latents
-  Site inner;        // [step_tokens, q_rank or gate_rank]: the latent of queries, or of a delta rule's gates
-  Site by_head;      // each member's own kHeadRows rows of one head
+  Site inner;  // [step_tokens, columns]: the latent of queries, or of a delta rule's gates; a scan's x, its dt's latent
+  Site by_head;  // each member's own kHeadRows rows of one head
 
   // Of an indexer, or of what compressed attention makes entries of, no rows without it.
   Operand index_in;          // [step_tokens, IndexColumns or CompressedColumns], f32_rows

@@ -374,6 +374,21 @@ ROWS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any], int
             "linear_attention", "linear_attention", "full_attention", "linear_attention",
         ],
     }),
+    # the selective scan: alone, with biases, with norms, beside attention and experts
+    ("mamba", "MambaConfig", {"num_hidden_layers": 3}, 45, 64, 1),
+    ("mamba-biases", "MambaConfig", {
+        "use_bias": True, "use_conv_bias": False, "conv_kernel": 3, "state_size": 20, "expand": 1, "time_step_rank": 20,
+        "tie_word_embeddings": False,
+    }, 45, 64, 1),
+    ("falcon_mamba", "FalconMambaConfig", {"num_hidden_layers": 3, "mixer_rms_eps": 1e-3}, 45, 64, 1),
+    ("jamba", "JambaConfig", {
+        "num_hidden_layers": 6, "attn_layer_period": 3, "attn_layer_offset": 1, "num_experts": 5, "mamba_dt_rank": 9,
+        "intermediate_size": 40,
+    }),
+    ("jamba-dense", "JambaConfig", {
+        "num_hidden_layers": 3, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 1,
+        "mamba_proj_bias": True, "mamba_conv_bias": False, "tie_word_embeddings": True,
+    }),
     ("flex_olmo", "FlexOlmoConfig", {"num_experts_per_tok": 3, "intermediate_size": 40}),
     ("gpt_neox", "GPTNeoXConfig", {"hidden_size": 96, "intermediate_size": 100}),
     ("gpt_neox-in-turn", "GPTNeoXConfig", {

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from tests.model.reference_compressed import compressed_attention, joined, weighed
-from tests.model.reference_recurrent import gated_delta, lightning, mamba2, short_conv
+from tests.model.reference_recurrent import gated_delta, lightning, mamba2, selective_scan, short_conv
 from tests.model.reference_routes import Seen, chosen_keys, routes
 from tests.model.reference_streams import corrected, first_streams, laurel, one_stream, predicted
 from tests.model.reference_sums import (
@@ -32,7 +32,7 @@ from tests.model.reference_sums import (
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.shards import Mapping, widened
 from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig
-from forearm.model.families.recurrences import CompressedAttention, GatedDelta, Lightning, ShortConv
+from forearm.model.families.recurrences import CompressedAttention, GatedDelta, Lightning, SelectiveScan, ShortConv
 
 Kept = dict[int, tuple[Array, Array]]  # the keys and values of each layer
 
@@ -90,6 +90,8 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
             y = short_conv(layer.mixer, own, normed, rounding)
         elif isinstance(layer.mixer, GatedDelta):
             y = gated_delta(layer.mixer, own, normed, rounding, config.norm_eps)
+        elif isinstance(layer.mixer, SelectiveScan):
+            y = selective_scan(layer.mixer, own, normed, rounding)
         elif isinstance(layer.mixer, Lightning):
             y = layer.mixer.out_scale * lightning(layer.mixer, own, normed, rounding)
         elif isinstance(layer.mixer, LatentAttention):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from tests.model.reference_sums import Array, Rounding, activated, linear, sigmoid
 
-from forearm.model.families.recurrences import GatedDelta, Lightning, Mamba2, ShortConv
+from forearm.model.families.recurrences import GatedDelta, Lightning, Mamba2, SelectiveScan, ShortConv
 
 
 def short_conv(own: ShortConv, w: dict[str, Array], x: Array, e: Rounding) -> Array:
@@ -56,6 +56,30 @@ def mamba2(own: Mamba2, w: dict[str, Array], x: Array, eps: float, e: Rounding) 
         rows = e.around(rows.reshape(len(x), -1) * w["gate_norm"], e.sums, 4)
         rows = rows if own.gate_first else e.around(rows * gate, e.sums, 8)
     return linear(rows, w["mamba_out"], w.get("mamba_out.bias"), e)
+
+
+def selective_scan(own: SelectiveScan, w: dict[str, Array], x: Array, e: Rounding) -> Array:
+    """A state of each channel, token by token, and the gate behind it."""
+    u, z = (linear(x, w[f"scan_{name}"], w.get(f"scan_{name}.bias"), e) for name in "xz")
+    u = e.around(activated("silu", convolved(own.taps, w, u, e)), e.sums, 8)
+    latent, b, c = (linear(u, w[f"scan_{name}"], None, e) for name in ("latent", "b", "c"))
+    if own.norm_eps:
+        weights = w.get("scan_norm", np.ones(own.dt_rank + 2 * own.state_dim))
+        each = np.split(weights, [own.dt_rank, own.dt_rank + own.state_dim])
+        rows = zip((latent, b, c), each, strict=True)
+        normed = [v / np.sqrt((v * v).mean(axis=1, keepdims=True) + own.norm_eps) * weight for v, weight in rows]
+        latent, b, c = (e.around(v, e.sums, 8) for v in normed)
+    dt = e.around(np.logaddexp(0, linear(latent, w["scan_dt"], w["scan_dt.bias"], e)), e.sums, 8)
+    rate = np.exp(w["a_log"]).reshape(own.inner, own.state_dim)
+    state, y = np.zeros((own.inner, own.state_dim)), np.empty_like(u)
+    for t in range(len(x)):
+        decay = e.around(np.exp(-e.around(dt[t][:, None] * rate, e.sums, 4)), e.sums, 4)
+        state = e.around(decay * state + (dt[t] * u[t])[:, None] * b[t], e.sums, 4)
+        y[t] = state @ c[t]
+        if e.sums:
+            y[t] = e.summed(y[t], state**2 @ c[t] ** 2, own.state_dim)
+    rows = e.around((y + w["d"] * u) * activated("silu", z), e.sums, 8)
+    return linear(rows, w["scan_out"], w.get("scan_out.bias"), e)
 
 
 def gated_delta(own: GatedDelta, w: dict[str, Array], x: Array, e: Rounding, eps: float) -> Array:

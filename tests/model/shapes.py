@@ -23,6 +23,7 @@ from forearm.model.families.recurrences import (
     HyperConnections,
     Lightning,
     Mamba2,
+    SelectiveScan,
     ShortConv,
 )
 
@@ -169,6 +170,15 @@ SHAPES = {
             Layer(Mamba2(heads=6, groups=2, head_dim=24, state_dim=20, taps=4), FeedForward(176)),
             Layer(Attention(None), FeedForward(100)),
             Layer(Mamba2(5, 1, 32, 16, 3, conv_bias=False, bias=True, dt_most=2.0), FeedForward(100)),
+        ),
+    ),
+    "selective scan": replace(
+        LLAMA,
+        layers=(
+            Layer(SelectiveScan(150, 20, 9, 4, norm_eps=1e-6, norm_weights=True), FeedForward(176)),
+            Layer(Attention(None), Experts(40, count=12, active=3)),
+            Layer(SelectiveScan(96, 16, 40, 3, conv_bias=False, bias=True, norm_eps=1e-5), None),
+            Layer(SelectiveScan(144, 16, 5, 4), None),
         ),
     ),
     "two mixers and one half": replace(

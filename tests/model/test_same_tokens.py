@@ -14,7 +14,14 @@ from forearm import _native
 from forearm.config.number_formats import DTypeName, KvDTypeName, WeightFormat
 from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig
 from forearm.model.families.matrices import matrices, uniform_formats
-from forearm.model.families.recurrences import CompressedAttention, GatedDelta, Lightning, Mamba2, ShortConv
+from forearm.model.families.recurrences import (
+    CompressedAttention,
+    GatedDelta,
+    Lightning,
+    Mamba2,
+    SelectiveScan,
+    ShortConv,
+)
 
 BLOCK = 32
 Floats = npt.NDArray[np.float32]
@@ -115,6 +122,8 @@ class Weights:
             self.vector(prefix + "a_log", mixer.value_heads, 0.0)
             self.vector(prefix + "dt_bias", mixer.decays, 0.0)
             self.vector(prefix + "gate_norm", mixer.value_dim, 1.0)
+        elif isinstance(mixer, SelectiveScan):
+            self.scan(prefix, mixer)
         elif isinstance(mixer, Lightning):
             self.vector(prefix + "gate_norm", mixer.inner, 1.0)
         elif isinstance(mixer, LatentAttention):
@@ -144,6 +153,15 @@ class Weights:
         for name, n in (("norm", hidden), ("router", count * hidden), ("predict", count**3), ("correct", count**2)):
             self.vector(f"{prefix}alt_up_{name}", n, 0.5)
         self.vector(prefix + "alt_up_scale", hidden, 1.0)
+
+    def scan(self, prefix: str, own: SelectiveScan) -> None:
+        self.vector(prefix + "conv", own.taps * own.inner, 0.0)
+        if own.conv_bias:
+            self.vector(prefix + "conv.bias", own.inner, 0.0)
+        self.vector(prefix + "a_log", own.inner * own.state_dim, 0.0)
+        self.vector(prefix + "d", own.inner, 1.0)
+        if own.norm_weights:
+            self.vector(prefix + "scan_norm", own.dt_rank + 2 * own.state_dim, 1.0)
 
     def mamba2(self, prefix: str, own: Mamba2) -> None:
         self.vector(prefix + "conv", own.taps * own.channels, 0.0)
@@ -227,7 +245,18 @@ KINDS += [
 ]
 KINDS += [
     (shape, replace(weights, wide=wide), "bfloat16")
-    for shape in ("llama", "olmo2", "opt", "experts", "convolutions", "mamba2", *DELTA, "latent", *OTHERS)
+    for shape in (
+        "llama",
+        "olmo2",
+        "opt",
+        "experts",
+        "convolutions",
+        "mamba2",
+        "selective scan",
+        *DELTA,
+        "latent",
+        *OTHERS,
+    )
     for weights in (WeightFormat("int8"), WeightFormat("int4", 32, "float16"))
     for wide in (False, True)
 ]

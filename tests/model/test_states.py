@@ -24,7 +24,7 @@ from forearm.engine.speculation.speculation import Speculation
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.families.config import Layer, ModelConfig
-from forearm.model.families.recurrences import CompressedAttention, GatedDelta, Lightning, ShortConv
+from forearm.model.families.recurrences import CompressedAttention, GatedDelta, Lightning, SelectiveScan, ShortConv
 
 BOX = Memory(1 << 33, 1 << 33, "a box")
 SEEDS = range(6)
@@ -38,6 +38,8 @@ SEEDS = range(6)
         "falcon_h1",
         "nemotron_h",
         "mamba2",
+        "falcon_mamba",
+        "jamba",
         "qwen3_next",
         "qwen3_5_text",
         "kimi_linear",
@@ -269,6 +271,8 @@ def state_floats(layer: Layer, config: ModelConfig) -> int:
     if isinstance(layer.mixer, GatedDelta):
         delta = layer.mixer
         return (delta.taps - 1) * delta.channels + delta.value_heads * (delta.key_dim + 1) * delta.value_dim
+    if isinstance(layer.mixer, SelectiveScan):
+        return (layer.mixer.taps - 1 + layer.mixer.state_dim) * layer.mixer.inner
     if isinstance(layer.mixer, Lightning):
         return layer.mixer.heads * (layer.mixer.head_dim + 1) * layer.mixer.head_dim
     own = layer.mamba2

@@ -1,6 +1,7 @@
 #include "model/weights/weights.h"
 
 #include <cmath>
+#include <numbers>
 #include <stdexcept>
 
 namespace forearm {
@@ -62,6 +63,7 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
     if (const auto* mamba = c.layers[i].mamba2()) declare_mamba2(i, *mamba);
     if (const auto* delta = c.layers[i].mixer_as<GatedDeltaKind>()) declare_delta(i, *delta);
     if (const auto* own = c.layers[i].mixer_as<LightningKind>()) declare_lightning(i, *own);
+    if (const auto* own = c.layers[i].mixer_as<SelectiveScanKind>()) declare_scan(i, *own);
   }
   if (c.distance_embeddings()) {
     declare_norm(c, "distance_norm", distance_norm_, c.hidden, c.layer_norm && c.norm_bias);
@@ -229,6 +231,18 @@ void Weights::declare_lightning(size_t layer, const LightningKind& kind) {
   declare_vector("layers." + std::to_string(layer) + ".gate_norm", own.norm, kind.inner(), {kind.inner(), {}});
 }
 
+void Weights::declare_scan(size_t layer, const SelectiveScanKind& kind) {
+  declare_convolution(layer, kind.taps, kind.inner, kind.conv_bias);
+  const std::string prefix = "layers." + std::to_string(layer) + ".";
+  Recurrence& own = recurrences_[layer];
+  const int64_t norms = kind.dt_rank + 2 * kind.state_dim, rows = kind.inner * kind.state_dim;
+  declare_vector(prefix + "a_log", own.a_log, round_up(kind.inner, kPanel) * kind.state_dim,
+                 {.rows = rows, .panels = {}, .width = kind.state_dim, .lanes = kPanel});
+  vectors_.at(prefix + "a_log").decays = true;
+  declare_vector(prefix + "d", own.d, kind.inner, {kind.inner, {}});
+  if (kind.norm_weights) declare_vector(prefix + "scan_norm", own.norm, norms, {norms, {}});
+}
+
 void Weights::declare_norm(const Config& c, const std::string& name, Norm& norm, int64_t n, bool with_bias) {
   if (!c.norm_weight) return norm.weight.assign(static_cast<size_t>(n), 1.0f);
   declare_vector(name, norm.weight, n, {n, {}});
@@ -369,7 +383,11 @@ void Weights::load_vector(const std::string& name, const float* data, int64_t n,
     if (!(data[i] >= 0.0f && data[i] < static_cast<float>(part.below)) || data[i] != std::floor(data[i]))
       throw std::invalid_argument("'" + name + "' has the value " + std::to_string(data[i]) +
                                   "; each must be a whole number from 0 to " + std::to_string(part.below - 1));
-  for (int64_t i = 0; i < n; ++i) (*part.values)[static_cast<size_t>(part.place.column(row + i))] = data[i] + part.plus;
+  for (int64_t i = 0; i < n; ++i) {
+    const float value =
+        part.decays ? static_cast<float>(-std::numbers::log2e * std::exp(double{data[i]})) : data[i] + part.plus;
+    (*part.values)[static_cast<size_t>(part.place.column(row + i))] = value;
+  }
   std::fill_n(part.loaded.begin() + row, n, true);
 }
 

@@ -51,6 +51,7 @@ struct Convolution {
 struct Recurrence {
   std::vector<float> dt_bias, a_log, d;  // [heads]; d of Mamba2 and, zeros, lightning attention alone
   std::vector<float> norm;
+  // Of a selective scan a_log is SelectiveScanTask's a, d [channels], and norm the weights of dt's latent, b and c.
 };
 
 // The vectors of a layer's alternating updates; small matrices are [rows][streams], one row after the other.
@@ -132,11 +133,15 @@ class Weights {
     PanelMap panels;
     int64_t experts = 1, expert_panels = 0;
     int64_t width = 1;  // of a vector that is stored as [rows / width, width] and kept transposed
+    int64_t lanes = 0;  // so many of its rows / width at a time; 0: all at once
 
     int64_t all_rows() const { return experts * rows; }
     PanelMap of(int64_t expert) const { return {panels.step, panels.offset + expert * expert_panels}; }
     int64_t column(int64_t row) const {
-      if (width > 1) return row % width * (rows / width) + row / width;
+      if (width > 1 || lanes) {
+        const int64_t at_once = lanes ? lanes : rows / width, block = row / width / at_once * at_once;
+        return block * width + row % width * at_once + row / width - block;
+      }
       const PanelMap map = of(row / rows);
       return (map.step * (row % rows / kPanel) + map.offset) * kPanel + row % rows % kPanel;
     }
@@ -152,6 +157,7 @@ class Weights {
     float plus;                // added to each value: 1 if the family stores norms minus one
     std::vector<bool> loaded;  // by row
     int64_t below = 0;         // values are whole numbers from 0 to below - 1; 0: any
+    bool decays = false;       // kept are -log2(e) * exp(value)
   };
 
   MatrixRows& rows_for(const std::string& name, int64_t row, int64_t rows, int64_t k);
@@ -168,6 +174,7 @@ class Weights {
   void declare_mamba2(size_t layer, const Mamba2Kind& kind);
   void declare_delta(size_t layer, const GatedDeltaKind& kind);
   void declare_lightning(size_t layer, const LightningKind& kind);
+  void declare_scan(size_t layer, const SelectiveScanKind& kind);
   void declare_norm(const Config& config, const std::string& name, Norm& norm, int64_t n, bool with_bias);
   void declare_vector(const std::string& name, std::vector<float>& values, int64_t padded, Place place);
   void place_matrices();

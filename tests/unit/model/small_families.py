@@ -128,6 +128,15 @@ SMALL: dict[str, dict[str, Any]] = {
         "state_size": 12, "conv_kernel": 4, "expand": 2, "use_bias": True, "use_conv_bias": True,
         "layer_norm_epsilon": 1e-5,
     },
+    "falcon_mamba": {
+        "model_type": "falcon_mamba", "architectures": ["FalconMambaForCausalLM"], "intermediate_size": 64,
+        "state_size": 12, "conv_kernel": 4, "time_step_rank": 5, "use_bias": True, "layer_norm_epsilon": 1e-5,
+        "mixer_rms_eps": 1e-6,
+    },
+    "jamba": {
+        "model_type": "jamba", "architectures": ["JambaForCausalLM"], "mamba_d_state": 12, "mamba_d_conv": 4,
+        "mamba_dt_rank": 5, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 4, "num_experts_per_tok": 2,
+    },
     "gemma4": {
         "model_type": "gemma4_text", "architectures": ["Gemma4ForCausalLM"], **_GEMMA, "enable_moe_block": True,
         "global_head_dim": 16,

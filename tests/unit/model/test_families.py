@@ -60,7 +60,7 @@ def as_stored(shapes: dict[str, tuple[int, ...]], model_type: str) -> dict[str, 
                 for n, s in shapes.items()}  # fmt: skip
     if model_type.startswith("gemma4"):  # experts stay joined: the rows of all of them
         return {n: (math.prod(s[:-1]), s[-1]) if ".experts." in n else s for n, s in shapes.items()}
-    small = ("coefs.weight", "modality_router.weight", "tid2eid", "position_bias", "_hc.fn", "hc_head.hc_fn")
+    small = ("coefs.weight", "modality_router.weight", "tid2eid", "position_bias", "_hc.fn", "hc_head.hc_fn", ".A_log")
     shapes = {n: (math.prod(s),) if n.endswith(small) else s for n, s in shapes.items()}  # which are read as vectors
     found: dict[str, tuple[int, ...]] = {}
     for name, shape in shapes.items():

@@ -6,7 +6,14 @@ from collections.abc import Iterator, Mapping
 
 from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig
-from forearm.model.families.recurrences import CompressedAttention, GatedDelta, Lightning, Mamba2, ShortConv
+from forearm.model.families.recurrences import (
+    CompressedAttention,
+    GatedDelta,
+    Lightning,
+    Mamba2,
+    SelectiveScan,
+    ShortConv,
+)
 
 # Executor's name (_native.pyi) -> Llama's name. ModelConfig.names overrides entries, for all layers or for a single one
 # ("layers.0.input_norm", whose value is the name without the layers' prefix). "layers.3" is the name of layer 3 as a
@@ -88,6 +95,9 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
                 yield TensorPart(f"{layer}.conv.bias", f"{taps}.bias", (config.hidden,))
         if mamba2 := own_layer.mamba2:
             yield from _recurrence(layer, at, names, names["mamba"], _mamba2(mamba2))
+        if isinstance(mixer, SelectiveScan):
+            yield from _recurrence(layer, at, names, names["mamba"], _scan(mixer))
+            yield from _scan_norms(layer, at, names, mixer)
         if isinstance(mixer, Lightning):
             yield from norm_vectors(f"{layer}.gate_norm", f"{at}.self_attn.norm", mixer.inner, False)
         if isinstance(mixer, GatedDelta):
@@ -177,6 +187,21 @@ def _mamba2(own: Mamba2) -> dict[str, int]:
     sizes = {"conv": own.channels * own.taps, "dt_bias": own.heads, "a_log": own.heads, "d": own.heads}
     norm = {"gate_norm": own.inner} if own.norm else {}
     return sizes | norm | ({"conv.bias": own.channels} if own.conv_bias else {})
+
+
+def _scan(own: SelectiveScan) -> dict[str, int]:
+    """Return the vectors of a layer of Mamba, with their sizes, but its norms."""
+    sizes = {"conv": own.inner * own.taps, "a_log": own.inner * own.state_dim, "d": own.inner}
+    return sizes | ({"conv.bias": own.inner} if own.conv_bias else {})
+
+
+def _scan_norms(layer: str, at: str, names: Mapping[str, str], own: SelectiveScan) -> Iterator[TensorPart]:
+    """Yield the norms of dt's latent, b and c, which the executor has as one vector."""
+    row = 0
+    for part, size in (("dt", own.dt_rank), ("b", own.state_dim), ("c", own.state_dim)) if own.norm_weights else ():
+        stored = names.get(f"scan_norm.{part}", f"{names['mamba']}.{part}_layernorm")
+        yield TensorPart(f"{layer}.scan_norm", f"{at}.{stored}.weight", (size,), at=row)
+        row += size
 
 
 def _delta(own: GatedDelta, apart: bool) -> dict[str, int]:

@@ -25,7 +25,6 @@ from forearm.model.families import (
     latent,
     layer_norm,
     llama_like,
-    mamba2,
     mixtures,
     post_norm,
     switches,
@@ -34,6 +33,7 @@ from forearm.model.families.config import ModelConfig
 from forearm.model.families.decoder import FamilyInputs
 from forearm.model.families.encoders.encoders import ENCODERS
 from forearm.model.families.keys import Keys, read_json, text_part
+from forearm.model.families.recurrent import mamba2, selective_scan
 from forearm.model.families.rope import check_rope, with_rope
 from forearm.model.generation import eos_ids, generation_keys
 
@@ -172,6 +172,9 @@ FAMILIES: dict[str, Family] = {
     "falcon_h1": mamba2.falcon_h1,
     "nemotron_h": mamba2.nemotron_h,
     "mamba2": mamba2.mamba2,
+    "mamba": selective_scan.mamba,
+    "falcon_mamba": selective_scan.falcon_mamba,
+    "jamba": selective_scan.jamba,
     "qwen3_next": hybrid.qwen3_next,
     "qwen3_5_text": hybrid.qwen3_5,
     "qwen3_5_moe_text": hybrid.qwen3_5_moe,

@@ -13,7 +13,7 @@ from typing import Literal
 
 from forearm.config.number_formats import WeightFormat
 from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, Mixer, ModelConfig
-from forearm.model.families.recurrences import CompressedAttention, Lightning, Mamba2, ShortConv
+from forearm.model.families.recurrences import CompressedAttention, Lightning, Mamba2, SelectiveScan, ShortConv
 
 # embedding, table: rows are looked up; a tied head multiplies with the embedding. head: gives the logits.
 # *_in: multiplied with the normed residual. mixer_inner: multiplied with rows that the mixer has made of these.
@@ -190,6 +190,13 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str) -> Iterator[MatrixSpec]:
         rows = [(f"mamba_{name}", "mamba.in_proj", count) for name, count in sizes]
         yield joint("mamba_in", rows, "mixer_in", own.bias)
         yield _single(f"{at}mamba_out", "mamba.out_proj", width, own.inner, "mixer_out", own.bias)
+    elif isinstance(own, SelectiveScan):
+        yield joint("scan_in", [(f"scan_{n}", "mamba.in_proj", own.inner) for n in "xz"], "mixer_in", own.bias)
+        sizes = (("latent", own.dt_rank), ("b", own.state_dim), ("c", own.state_dim))
+        select = tuple(MatrixPart(f"{at}scan_{name}", "mamba.x_proj", count) for name, count in sizes)
+        yield MatrixSpec(f"{at}scan_select", select, own.inner, "mixer_inner")
+        yield _single(f"{at}scan_dt", "mamba.dt_proj", own.inner, own.dt_rank, "mixer_inner", bias=True)
+        yield _single(f"{at}scan_out", "mamba.out_proj", width, own.inner, "mixer_out", own.bias)
     else:
         key, value = own.key_heads * own.key_dim, own.value_heads * own.value_dim
         rank, values = own.gate_rank, own.value_heads

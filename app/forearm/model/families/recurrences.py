@@ -49,6 +49,28 @@ class Mamba2:
 
 
 @dataclass(frozen=True)
+class SelectiveScan:
+    """A mixer: a state of each of `inner` channels, moved by each token (Mamba; Gu and Dao 2023, arXiv:2312.00752).
+
+    x and z are linear functions of a token; x goes through a convolution and silu. b, c and a latent of rank dt_rank
+    are linear functions of x, and softplus of one of the latent is dt. A channel's state [state_dim] is multiplied with
+    exp(-dt * exp(a_log)), dt * x * b is added, and y = c * state + d * x; the result is a function of y * silu(z).
+
+    taps: of the convolution; the last taps - 1 tokens are state too. bias: the first and the last matrix have one.
+    norm_eps: of RMSNorms of the latent, b and c; 0: there are none. norm_weights: they have weights.
+    """
+
+    inner: int
+    state_dim: int
+    dt_rank: int
+    taps: int
+    conv_bias: bool = True
+    bias: bool = False
+    norm_eps: float = 0.0
+    norm_weights: bool = False
+
+
+@dataclass(frozen=True)
 class GatedDelta:
     """A mixer: the gated delta rule (Qwen3-Next, Qwen3.5, Kimi Linear; Yang et al. 2024, arXiv:2412.06464).
 
@@ -189,7 +211,7 @@ class HyperConnections:
         return (2 + self.streams) * self.streams
 
 
-Recurrent = ShortConv | Mamba2 | GatedDelta | Lightning
+Recurrent = ShortConv | Mamba2 | SelectiveScan | GatedDelta | Lightning
 
 
 def keeps_state(mixer: object) -> bool:

@@ -101,7 +101,8 @@ _IGNORED = {
     "attn_pdrop", "for_llm_compressor", "attn_rotary_emb", "num_logits_to_keep", "rotary", "z_loss_coefficient",
     "mlp_expansion_factor", "chunk_size", "expand", "rescale_prenorm_residual", "residual_in_fp32", "time_step_floor",
     "time_step_max", "time_step_min", "time_step_rank", "use_mamba_kernels", "mamba_ssm_cache_dtype", "rms_norm_eps",
-    "norm_before_gate", "rms_norm", "time_step_init_scheme", "time_step_scale",
+    "norm_before_gate", "rms_norm", "time_step_init_scheme", "time_step_scale", "use_mambapy", "use_associative_scan",
+    "fused_add_norm", "pad_vocab_size_multiple", "ssm_cfg",  # of the first files of Mamba
     "moe_shared_expert_overlap", "mtp_layers_block_type", "mtp_hybrid_override_pattern",
     "inference_runner", "max_batch_size", "max_sequence_length", "pad_key_length", "pre_allocate_kv_cache",
     "validate_runner_input",

@@ -1,4 +1,4 @@
-"""Families with layers of Mamba2 (config.py's Mamba2) beside attention."""
+"""Families with layers of Mamba2 (recurrences.py), alone or beside attention."""
 
 from __future__ import annotations
 
@@ -241,8 +241,8 @@ def _mamba2(keys: Keys, inner: int, names: Mapping[str, str] = MappingProxyType(
     if [type(one) in (int, float) for one in limits] != [True, True] or not 0 <= limits[0] <= limits[1]:
         raise keys.wrong("time_step_limit", "two numbers, of which the first is at least 0 and at most the second")
     state_dim, taps = (
-        _bounded(keys, name("mamba_d_state"), 1, 4096, 256),
-        _bounded(keys, name("mamba_d_conv"), 2, 64, 4),
+        bounded(keys, name("mamba_d_state"), 1, 4096, 256),
+        bounded(keys, name("mamba_d_conv"), 2, 64, 4),
     )
     return Mamba2(
         heads, groups, inner // heads, state_dim, taps, keys.flag(name("mamba_conv_bias"), True),
@@ -250,7 +250,7 @@ def _mamba2(keys: Keys, inner: int, names: Mapping[str, str] = MappingProxyType(
     )  # fmt: skip
 
 
-def _bounded(keys: Keys, key: str, least: int, most: int, default: int) -> int:
+def bounded(keys: Keys, key: str, least: int, most: int, default: int) -> int:
     """Return a whole number from `least` to `most`. Raises: ConfigError."""
     value = keys.integer(key, default)
     if not least <= value <= most:

@@ -1,0 +1,1 @@
+"""Families with layers of Mamba and Mamba2."""
