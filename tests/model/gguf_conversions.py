@@ -40,6 +40,16 @@ def _recurrent(config: Config, name: str, values: np.ndarray) -> Tensors | None:
     return None
 
 
+def _scanned(config: Config, name: str, values: np.ndarray) -> Tensors | None:
+    """Yield the vectors of Mamba's selective scan as llama.cpp wants them."""
+    module, _, end = name.rpartition(".")
+    if end == "A_log":
+        return iter([("ssm_a", -np.exp(values))])
+    if end == "D":
+        return iter([("ssm_d", values)])
+    return iter([("ssm_conv1d.weight", values[:, 0])]) if module.endswith("conv1d") and end == "weight" else None
+
+
 def corrected(config: Config, name: str, values: np.ndarray) -> Tensors | None:
     bias = name.endswith(("e_score_correction_bias", "expert_bias"))
     if name == "conv.conv.weight":
@@ -275,6 +285,27 @@ def _mamba2_keys(config: Config) -> Config:
     return own | _ssm(config, "num_heads", inner, "state_size", "conv_kernel", "n_groups")
 
 
+def _mamba_keys(config: Config) -> Config:
+    """No size of attention or a feed-forward; the epsilon of Falcon-Mamba's other norms is not kept."""
+    return {
+        "feed_forward_length": 0, "attention.head_count": 0,
+        **dict.fromkeys(f"attention.{key}" for key in ("head_count_kv", "key_length", "value_length")),
+        "attention.layer_norm_rms_epsilon": config["layer_norm_epsilon"], "attention.layer_norm_epsilon": None,
+        "ssm.conv_kernel": config["conv_kernel"], "ssm.inner_size": config["intermediate_size"],
+        "ssm.state_size": config["state_size"], "ssm.time_step_rank": config["time_step_rank"],
+        "ssm.dt_b_c_rms": config["model_type"] == "falcon_mamba",
+    }  # fmt: skip
+
+
+def _jamba_keys(config: Config) -> Config:
+    layers, attends = range(config["num_hidden_layers"]), (config["attn_layer_period"], config["attn_layer_offset"])
+    return {
+        "attention.head_count_kv": [config["num_key_value_heads"] * (i % attends[0] == attends[1]) for i in layers],
+        "ssm.conv_kernel": config["mamba_d_conv"], "ssm.inner_size": config["mamba_expand"] * config["hidden_size"],
+        "ssm.state_size": config["mamba_d_state"], "ssm.time_step_rank": config["mamba_dt_rank"],
+    }  # fmt: skip
+
+
 def _falcon_keys(config: Config) -> Config:
     return _ssm(config, "mamba_n_heads", config["mamba_d_ssm"], "mamba_d_state", "mamba_d_conv", "mamba_n_groups")
 
@@ -284,6 +315,12 @@ def _lfm2_keys(config: Config) -> Config:
     return moe_keys(config, expert_gating_func=2, **more)
 
 
+_SCAN = (
+    _MAMBA | {"x_proj": "ssm_x", "dt_proj": "ssm_dt"} | {f"{n}_layernorm": f"ssm_{n}_norm" for n in ("dt", "b", "c")}
+)
+_PLAIN_MAMBA = Conversion(
+    "mamba", _mamba_keys, {"norm": "attn_norm"} | {f"mixer.{name}": ours for name, ours in _SCAN.items()}, _scanned
+)
 _QWEN_CONVERSION = Conversion("qwen35", _delta_keys, _QWEN, partial(_delta, tiled=True), plus_one=True)
 _FEED_FORWARD = {f"feed_forward.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
 _FALCON = Conversion(
@@ -294,6 +331,12 @@ _FALCON = Conversion(
 _BAMBA = Conversion(
     "granitehybrid", _bamba_keys, GRANITE | _FEED_FORWARD | {"pre_ff_layernorm": "ffn_norm"}, _recurrent, permuted=True
 )
+_JAMBA = Conversion(
+    "jamba", _jamba_keys,
+    _FEED_FORWARD | {"pre_ff_layernorm": "ffn_norm", "feed_forward.router": "ffn_gate_inp"}
+    | {f"feed_forward.experts.{part}_proj": f"ffn_{part}_exps" for part in ("gate", "up", "down")}
+    | {f"mamba.{name}": ours for name, ours in _SCAN.items()}, _scanned,
+)  # fmt: skip
 _GATE_FIRST = {"mamba_norm_before_gate": False, "tie_word_embeddings": False}
 STATES: list[tuple[Case, Conversion]] = [
     (converted_case("qwen3.5-text"), _QWEN_CONVERSION),
@@ -314,5 +357,8 @@ STATES: list[tuple[Case, Conversion]] = [
     (converted_case("nemotron-h-mixer"), Conversion("nemotron_h", _nemotron_h_keys, _NEMOTRON_H, _recurrent)),
     (converted_case("nemotron-h-moe"), Conversion("nemotron_h_moe", _nemotron_h_keys, _NEMOTRON_H, _recurrent)),
     (converted_case("mamba2"), Conversion("mamba2", _mamba2_keys, _NEMOTRON_H, _recurrent)),
+    *((converted_case(name), _PLAIN_MAMBA) for name in ("mamba", "mamba-biases")),
+    (converted_case("falcon_mamba", mixer_rms_eps=1e-6), _PLAIN_MAMBA),
+    *((converted_case(name), _JAMBA) for name in ("jamba", "jamba-dense")),
     (converted_case("lfm2-moe", routed_scaling_factor=1.0), Conversion("lfm2moe", _lfm2_keys, _LFM2, corrected)),
 ]  # fmt: skip

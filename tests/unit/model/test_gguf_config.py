@@ -102,7 +102,7 @@ def test_sizes_and_ends_are_the_metadata_s(tmp_path: Path) -> None:
         ({"llama.attention.head_count_kv": 3}, "it should be a divisor of num_attention_heads"),
         ({"llama.feed_forward_length": 768}, r"ffn_gate has shape \[512, 256\]|ffn_gate\.weight has shape"),
         ({"types": {"blk.0.attn_v": "F16"}}, r"attn_v\.weight is not: they are kept as one matrix"),
-        ({"architecture": "mamba"}, r'general\.architecture = "mamba"; it should be one of llama, mistral3'),
+        ({"architecture": "rwkv6"}, r'general\.architecture = "rwkv6"; it should be one of llama, mistral3'),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

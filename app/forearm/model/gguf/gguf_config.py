@@ -93,7 +93,7 @@ def predicted_layers(gguf: Gguf) -> int:
 def _values(metadata: GgufMetadata) -> dict[str, Any]:
     """Return the metadata that most architectures have as config.json's keys."""
     heads, hidden = metadata.integer("attention.head_count"), metadata.size("embedding_length")
-    if heads < 1 and metadata.architecture != "mamba2":  # which has no attention
+    if heads < 1 and metadata.architecture not in ("mamba", "mamba2"):  # which have no attention
         raise metadata.wrong("attention.head_count", "at least 1")
     heads = max(heads, 1)
     head_dim = metadata.size("attention.key_length", max(hidden // heads, 1))

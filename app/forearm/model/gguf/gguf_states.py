@@ -110,6 +110,39 @@ def mamba2(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     return None
 
 
+def mamba(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add the keys of a model of Mamba alone, whose steps, b and c are normalized in Falcon-Mamba."""
+    values |= {
+        "head_dim": 16, "intermediate_size": metadata.size("ssm.inner_size"),
+        "state_size": metadata.size("ssm.state_size"), "time_step_rank": metadata.size("ssm.time_step_rank"),
+        "conv_kernel": metadata.size("ssm.conv_kernel"), "use_conv_bias": metadata.any_layer("ssm_conv1d.bias"),
+        "use_bias": metadata.any_layer("ssm_in.bias"), "layer_norm_epsilon": values["rms_norm_eps"],
+    }  # fmt: skip
+    return "falcon_mamba" if metadata.flag("ssm.dt_b_c_rms", False) else "mamba"
+
+
+def jamba(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add Jamba's Mamba, in layers without kv heads, and its experts, in layers that have a router."""
+    gguf_experts.plain(metadata, values)
+    values |= {
+        "mamba_expand": metadata.size("ssm.inner_size") / values["hidden_size"],
+        "mamba_d_state": metadata.size("ssm.state_size"), "mamba_dt_rank": metadata.size("ssm.time_step_rank"),
+        "mamba_d_conv": metadata.size("ssm.conv_kernel"), "mamba_conv_bias": metadata.any_layer("ssm_conv1d.bias"),
+        "mamba_proj_bias": metadata.any_layer("ssm_in.bias"),
+    }  # fmt: skip
+    layers = range(values["num_hidden_layers"])
+    attends = [kind == FULL for kind in _kinds(metadata, values, "mamba")]
+    routed = [metadata.has(f"blk.{i}.ffn_gate_inp.weight") for i in layers]
+    for name, marked, key in (("attn", attends, "attention.head_count_kv"), ("expert", routed, "expert_count")):
+        found = [i for i in layers if marked[i]]
+        offset = found[0] if found else len(layers)
+        period = found[1] - offset if len(found) > 1 else len(layers) + 1
+        if marked != [i % period == offset for i in layers]:
+            raise metadata.wrong(key, f"of layers at equal distances, which layers {found} are not")
+        values |= {f"{name}_layer_period": period, f"{name}_layer_offset": offset}
+    return None
+
+
 def _mamba2(metadata: GgufMetadata, values: dict[str, Any]) -> None:
     inner, heads = metadata.size("ssm.inner_size"), metadata.size("ssm.time_step_rank")
     values |= {
