@@ -73,9 +73,9 @@ def test_paged_attention_gives_the_tokens_of_generate(model_type: str, tmp_path:
 
 
 def test_the_log_says_which_executor_serves_and_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for model_type in ("llama", "persimmon", "mamba"):
+    for model_type in ("llama", "persimmon", "rwkv"):
         save_tiny(model_type, tmp_path / model_type)
-    asked = {"auto": ("llama", "persimmon", "mamba"), "forearm": ("llama",), "transformers": ("llama",)}
+    asked = {"auto": ("llama", "persimmon", "rwkv"), "forearm": ("llama",), "transformers": ("llama",)}
 
     said = {}
     for impl, types in asked.items():
@@ -89,7 +89,7 @@ def test_the_log_says_which_executor_serves_and_why(tmp_path: Path, caplog: pyte
     assert said == {
         ("auto", "llama"): "forearm computes the model: it has the family llama",
         ("auto", "persimmon"): f"transformers computes the model (forearm has no family persimmon), {ours}",
-        ("auto", "mamba"): "transformers computes the model (forearm has no family mamba) with its own cache, "
+        ("auto", "rwkv"): "transformers computes the model (forearm has no family rwkv) with its own cache, "
         "sequence by sequence: it keeps a state of its own",
         ("forearm", "llama"): "forearm computes the model: it has the family llama",
         ("transformers", "llama"): f"transformers computes the model (--model-impl says so), {ours}",
@@ -294,7 +294,7 @@ def test_linear_layers_are_quantized_while_loading(tmp_path: Path) -> None:
     assert rounded.packed_bytes < plain.packed_bytes
 
 
-@pytest.mark.parametrize("model_type", ["persimmon", "mamba"])
+@pytest.mark.parametrize("model_type", ["persimmon", "rwkv"])
 def test_an_llm_serves_several_outputs_of_a_model_without_a_native_family(model_type: str, tmp_path: Path) -> None:
     wanted = reference_tokens(save_tiny(model_type, tmp_path), prompt_of(4))
     words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCABULARY)}, unk_token="w3"))
