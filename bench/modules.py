@@ -57,7 +57,7 @@ def opened(folder: Path, impl: str, args: argparse.Namespace) -> NativeExecutor:
     fitting = fit(config, folder, memory_of(config), args.threads)
     cores = Cores(args.threads, (), (args.threads,))
     executor = load(config, fitting.checkpoint, fitting.limits, cores, progress=False)
-    executor.allocate(BLOCKS, 1)
+    executor.allocate(BLOCKS, 8)
     return executor
 
 
@@ -68,7 +68,11 @@ def step(sequences: int, first: int, count: int) -> Batch:
     positions = list(range(first, first + count)) * sequences
     block_starts = int32(range(0, sequences * blocks + 1, blocks))
     rows = int32(start - 1 for start in starts[1:])
-    return Batch(int32(tokens), int32(positions), int32(starts), block_starts, int32(range(sequences * blocks)), rows)
+    states = int32(range(sequences))  # of models whose layers keep some
+    return Batch(
+        int32(tokens), int32(positions), int32(starts), block_starts, int32(range(sequences * blocks)), rows,
+        states=states,
+    )  # fmt: skip
 
 
 def measured(executors: list[NativeExecutor], batch: Batch, runs: int) -> list[list[float]]:

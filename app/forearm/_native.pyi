@@ -73,6 +73,7 @@ class Executor:
     config: read through the attributes of model/families/config.py's dataclass.
     matrices: what families' matrices(config) lists: embed, positions, types, distances, head,
     layers.{i}.{qkv,o,up,down}, layers.{i}.{conv_in,conv_out}, layers.{i}.{mamba_in,mamba_out},
+    layers.{i}.{scan_in,scan_select,scan_dt,scan_out},
     layers.{i}.{delta_in,delta_gates,delta_z,delta_a,delta_out}, layers.{i}.{latent_in,q_up,k_up,v_up,o},
     layers.{i}.{router,experts.up,experts.down,shared.up,shared.down}, dense.{i}. formats: of each of these, by name.
     kv_dtype: a KvDTypeName of config/number_formats.py; the keys of fp8 are int8.
@@ -125,7 +126,7 @@ class Executor:
 
         name: embed, positions, types, distances, head, layers.{i}.{q,k,v,o,gate,up,down}, dense.{i},
         layers.{i}.conv_{b,c,x,out}, layers.{i}.mamba_{z,xbc,dt,out}, layers.{i}.delta_{q,k,v,z,b,a,out},
-        layers.{i}.q_gate, or
+        layers.{i}.scan_{x,z,latent,b,c,dt,out}, layers.{i}.q_gate, or
         layers.{i}.{router,shared_gate}, layers.{i}.{experts,shared}.{gate,up,down}. The experts' rows follow each
         other: row e * rows + r is row r of expert e.
         data: [rows, k], float32, or uint16 that holds the bits of float16 or bfloat16, as `dtype` says.
@@ -162,7 +163,8 @@ class Executor:
         [count]. layers.{i}.sinks [heads]. layers.{i}.scalar [1]. Of an embedding of each layer per_layer_norm [width]
         and layers.{i}.per_layer_norm.
         Of mixers with a state: layers.{i}.conv [channels * taps] and its .bias; of Mamba2 layers.{i}.{dt_bias,a_log,d}
-        [heads] and gate_norm [heads * head_dim]; of lightning attention gate_norm alone.
+        [heads] and gate_norm [heads * head_dim]; of lightning attention gate_norm alone; of Mamba layers.{i}.a_log
+        [inner * state_dim], d [inner] and scan_norm [dt_rank + 2 * state_dim]: the norms of the latent, b and c.
         input_norm goes before attention, post_attention_norm after it onto the residual, pre_mlp_norm before the MLP,
         post_mlp_norm after it: placement "pre" has input_norm and pre_mlp_norm, "post" post_attention_norm and
         post_mlp_norm, "sandwich" all four. q_norm and k_norm have head_dim values, or all heads' when qk_norm is full;

@@ -35,7 +35,8 @@ class Forward {
 
   // Computes a checked batch: writes its keys and values to the KV cache, its states to their slots, and the logits of
   // its logit rows to the scratch. The team enters once and walks all phases, with barriers where data crosses threads:
-  // five a layer, with experts six to eight, with Mamba2 or an embedding of each layer two more.
+  // five a layer, with experts six to eight, with Mamba2 or an embedding of each layer two, with Mamba three or four
+  // more.
   void run(const Batch& batch);
   // See Executor.
   void record_inputs() { step_.record_inputs(); }
