@@ -93,6 +93,17 @@ Mamba2Kind mamba2_of(const py::handle& from) {
   return kind;
 }
 
+SelectiveScanKind scan_of(const py::handle& from) {
+  const auto size = [&from](const char* field) { return from.attr(field).cast<int64_t>(); };
+  return {size("inner"),
+          size("state_dim"),
+          size("dt_rank"),
+          size("taps"),
+          from.attr("conv_bias").cast<bool>(),
+          from.attr("norm_eps").cast<float>(),
+          from.attr("norm_weights").cast<bool>()};
+}
+
 AttentionKind attention_of(const py::handle& from) {
   return {.rope = from.attr("rope").cast<std::optional<int>>(),
           .window = from.attr("window").cast<int64_t>(),
@@ -138,13 +149,7 @@ LayerKind layer_of(const py::handle& layer) {
     kind.mixer = LightningKind{size("heads"), size("head_dim"), mixer.attr("slopes").cast<std::vector<float>>(),
                                mixer.attr("norm_eps").cast<float>(), mixer.attr("out_scale").cast<float>()};
   else if (py::hasattr(mixer, "dt_rank"))
-    kind.mixer = SelectiveScanKind{size("inner"),
-                                   size("state_dim"),
-                                   size("dt_rank"),
-                                   size("taps"),
-                                   mixer.attr("conv_bias").cast<bool>(),
-                                   mixer.attr("norm_eps").cast<float>(),
-                                   mixer.attr("norm_weights").cast<bool>()};
+    kind.mixer = scan_of(mixer);
   else if (py::hasattr(mixer, "state_dim"))
     kind.mixer = mamba2_of(mixer);
   else if (py::hasattr(mixer, "key_heads"))

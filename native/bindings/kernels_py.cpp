@@ -27,6 +27,7 @@ namespace py = pybind11;
 
 namespace {
 
+using Floats = NumpyFloats;
 using Ints = py::array_t<int32_t, py::array::c_style>;
 using MaybeMask = std::optional<py::array_t<uint32_t, py::array::c_style>>;
 

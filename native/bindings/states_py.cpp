@@ -12,6 +12,8 @@ namespace py = pybind11;
 
 namespace {
 
+using Floats = NumpyFloats;
+
 py::tuple short_conv(const Kernels& kernels, const Floats& b, const MaybeFloats& c, const MaybeFloats& x,
                      const Floats& taps, const Floats& state, const MaybeFloats& bias, int64_t first_output) {
   const int64_t rows = b.shape(0), channels = b.shape(1);

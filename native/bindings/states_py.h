@@ -10,13 +10,13 @@
 
 namespace forearm {
 
-using Floats = pybind11::array_t<float, pybind11::array::c_style | pybind11::array::forcecast>;
-using MaybeFloats = std::optional<Floats>;
+using NumpyFloats = pybind11::array_t<float, pybind11::array::c_style | pybind11::array::forcecast>;
+using MaybeFloats = std::optional<NumpyFloats>;
 
 inline const float* data_or_null(const MaybeFloats& array) { return array ? array->data() : nullptr; }
 
-inline Floats copy_of(const Floats& array) {
-  Floats copy(std::vector<pybind11::ssize_t>(array.shape(), array.shape() + array.ndim()));
+inline NumpyFloats copy_of(const NumpyFloats& array) {
+  NumpyFloats copy(std::vector<pybind11::ssize_t>(array.shape(), array.shape() + array.ndim()));
   std::copy_n(array.data(), array.size(), copy.mutable_data());
   return copy;
 }

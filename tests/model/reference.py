@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from tests.model.reference_compressed import compressed_attention, joined, weighed
-from tests.model.reference_recurrent import gated_delta, lightning, mamba2, selective_scan, short_conv
+from tests.model.reference_recurrent import RECURRENT, gated_delta, mamba2
 from tests.model.reference_routes import Seen, chosen_keys, routes
 from tests.model.reference_streams import corrected, first_streams, laurel, one_stream, predicted
 from tests.model.reference_sums import (
@@ -86,14 +86,10 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
         normed = norm(config, own, "input_norm", x, rounding)
         x = normed if config.norm_residual == "all" or (config.norm_residual == "first" and i == 0) else x
         y = np.zeros_like(x)
-        if isinstance(layer.mixer, ShortConv):
-            y = short_conv(layer.mixer, own, normed, rounding)
+        if isinstance(layer.mixer, ShortConv | SelectiveScan | Lightning):
+            y = RECURRENT[type(layer.mixer)](layer.mixer, own, normed, rounding)
         elif isinstance(layer.mixer, GatedDelta):
             y = gated_delta(layer.mixer, own, normed, rounding, config.norm_eps)
-        elif isinstance(layer.mixer, SelectiveScan):
-            y = selective_scan(layer.mixer, own, normed, rounding)
-        elif isinstance(layer.mixer, Lightning):
-            y = layer.mixer.out_scale * lightning(layer.mixer, own, normed, rounding)
         elif isinstance(layer.mixer, LatentAttention):
             y, seen = latent_attention(config, layer.mixer, own, normed, positions, rounding, seen)
         elif isinstance(layer.mixer, Attention):

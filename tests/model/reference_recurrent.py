@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -132,4 +133,9 @@ def lightning(own: Lightning, w: dict[str, Array], x: Array, e: Rounding) -> Arr
     y = out.reshape(len(x), -1)
     y = y / np.sqrt((y * y).mean(axis=-1, keepdims=True) + own.norm_eps) * w["gate_norm"]
     y = e.around(y * sigmoid(linear(x, w["lightning_gate"], None, e)), e.sums, 12)
-    return linear(y, w["lightning_out"], None, e)
+    return own.out_scale * linear(y, w["lightning_out"], None, e)
+
+
+RECURRENT: dict[type, Callable[..., Array]] = {
+    ShortConv: short_conv, SelectiveScan: selective_scan, Lightning: lightning
+}  # fmt: skip

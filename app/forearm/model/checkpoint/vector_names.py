@@ -96,8 +96,7 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
         if mamba2 := own_layer.mamba2:
             yield from _recurrence(layer, at, names, names["mamba"], _mamba2(mamba2))
         if isinstance(mixer, SelectiveScan):
-            yield from _recurrence(layer, at, names, names["mamba"], _scan(mixer))
-            yield from _scan_norms(layer, at, names, mixer)
+            yield from _scan(layer, at, names, mixer)
         if isinstance(mixer, Lightning):
             yield from norm_vectors(f"{layer}.gate_norm", f"{at}.self_attn.norm", mixer.inner, False)
         if isinstance(mixer, GatedDelta):
@@ -189,14 +188,11 @@ def _mamba2(own: Mamba2) -> dict[str, int]:
     return sizes | norm | ({"conv.bias": own.channels} if own.conv_bias else {})
 
 
-def _scan(own: SelectiveScan) -> dict[str, int]:
-    """Return the vectors of a layer of Mamba, with their sizes, but its norms."""
+def _scan(layer: str, at: str, names: Mapping[str, str], own: SelectiveScan) -> Iterator[TensorPart]:
+    """Yield the vectors of Mamba; the norms of dt's latent, b and c, which the executor has as one, come last."""
     sizes = {"conv": own.inner * own.taps, "a_log": own.inner * own.state_dim, "d": own.inner}
-    return sizes | ({"conv.bias": own.inner} if own.conv_bias else {})
-
-
-def _scan_norms(layer: str, at: str, names: Mapping[str, str], own: SelectiveScan) -> Iterator[TensorPart]:
-    """Yield the norms of dt's latent, b and c, which the executor has as one vector."""
+    sizes |= {"conv.bias": own.inner} if own.conv_bias else {}
+    yield from _recurrence(layer, at, names, names["mamba"], sizes)
     row = 0
     for part, size in (("dt", own.dt_rank), ("b", own.state_dim), ("c", own.state_dim)) if own.norm_weights else ():
         stored = names.get(f"scan_norm.{part}", f"{names['mamba']}.{part}_layernorm")

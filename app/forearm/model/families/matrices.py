@@ -187,28 +187,32 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str) -> Iterator[MatrixSpec]:
         yield from _compressed(config, own, at)
     elif isinstance(own, Mamba2):
         sizes = (("z", own.inner), ("xbc", own.channels), ("dt", own.heads))
-        rows = [(f"mamba_{name}", "mamba.in_proj", count) for name, count in sizes]
-        yield joint("mamba_in", rows, "mixer_in", own.bias)
+        yield joint("mamba_in", [(f"mamba_{n}", "mamba.in_proj", r) for n, r in sizes], "mixer_in", own.bias)
         yield _single(f"{at}mamba_out", "mamba.out_proj", width, own.inner, "mixer_out", own.bias)
     elif isinstance(own, SelectiveScan):
-        yield joint("scan_in", [(f"scan_{n}", "mamba.in_proj", own.inner) for n in "xz"], "mixer_in", own.bias)
-        sizes = (("latent", own.dt_rank), ("b", own.state_dim), ("c", own.state_dim))
-        select = tuple(MatrixPart(f"{at}scan_{name}", "mamba.x_proj", count) for name, count in sizes)
-        yield MatrixSpec(f"{at}scan_select", select, own.inner, "mixer_inner")
-        yield _single(f"{at}scan_dt", "mamba.dt_proj", own.inner, own.dt_rank, "mixer_inner", bias=True)
-        yield _single(f"{at}scan_out", "mamba.out_proj", width, own.inner, "mixer_out", own.bias)
+        yield from _scan(config, own, at)
     else:
-        key, value = own.key_heads * own.key_dim, own.value_heads * own.value_dim
-        rank, values = own.gate_rank, own.value_heads
+        key, value, rank = own.key_heads * own.key_dim, own.value_heads * own.value_dim, own.gate_rank
         of = "_latent" if rank else ""  # gates of channels are made of latents
         rows = [(f"delta_{name}", "linear_attn.in_proj_qkv", r) for name, r in (("q", key), ("k", key), ("v", value))]
         yield joint("delta_in", [*rows, (f"delta_z{of}", "linear_attn.in_proj_z", rank or value)], "mixer_in")
-        forgets = (f"delta_a{of}", "linear_attn.in_proj_a", rank or own.decays)
-        yield joint("delta_gates", [("delta_b", "linear_attn.in_proj_b", values), forgets], "router")
+        rows = [("delta_b", "linear_attn.in_proj_b", own.value_heads)]
+        yield joint("delta_gates", [*rows, (f"delta_a{of}", "linear_attn.in_proj_a", rank or own.decays)], "router")
         if rank:
             yield _single(f"{at}delta_z", "linear_attn.z_up_proj", value, rank, "mixer_inner")
             yield _single(f"{at}delta_a", "linear_attn.a_up_proj", own.decays, rank, "router")
         yield _single(f"{at}delta_out", "linear_attn.out_proj", width, value, "mixer_out")
+
+
+def _scan(config: ModelConfig, own: SelectiveScan, at: str) -> Iterator[MatrixSpec]:
+    """Yield the matrices of Mamba: x and gates, then dt's latent, b and c of x, and dt of its latent."""
+    width, sizes = config.hidden, (("latent", own.dt_rank), ("b", own.state_dim), ("c", own.state_dim))
+    joint = tuple(MatrixPart(f"{at}scan_{name}", "mamba.in_proj", own.inner) for name in "xz")
+    select = tuple(MatrixPart(f"{at}scan_{name}", "mamba.x_proj", rows) for name, rows in sizes)
+    yield MatrixSpec(f"{at}scan_in", joint, width, "mixer_in", own.bias)
+    yield MatrixSpec(f"{at}scan_select", select, own.inner, "mixer_inner")
+    yield _single(f"{at}scan_dt", "mamba.dt_proj", own.inner, own.dt_rank, "mixer_inner", bias=True)
+    yield _single(f"{at}scan_out", "mamba.out_proj", width, own.inner, "mixer_out", own.bias)
 
 
 def _latent(config: ModelConfig, own: LatentAttention, at: str) -> Iterator[MatrixSpec]:

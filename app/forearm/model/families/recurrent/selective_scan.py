@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -64,29 +64,24 @@ def jamba(inputs: FamilyInputs) -> ModelConfig:
     keys.only(mamba_inner_layernorms=True, sliding_window=None)
     inner = bounded(keys, "mamba_expand", 1, 64, 2) * keys.integer("hidden_size")
     scan = _selective_scan(keys, inner, norm_eps=keys.positive("rms_norm_eps"), norm_weights=True)
-    attends, sparse = (_each(keys, f"{name}_layer", *default) for name, default in _JAMBA_LAYERS)
+    marked = []
+    for name, every, first in (("attn_layer", 8, 4), ("expert_layer", 2, 1)):
+        period, offset = keys.integer(f"{name}_period", every), keys.integer(f"{name}_offset", first)
+        if not 0 <= offset < period:
+            raise keys.wrong(f"{name}_offset", f"0 to less than {name}_period ({period})")
+        marked.append([i % period == offset for i in layers])
+    attends, sparse = marked
     plain = FeedForward(keys.integer("intermediate_size"), activation(keys, "hidden_act", "silu"))
     count = keys.optional_integer("num_local_experts") or keys.integer("num_experts")
     keys.get("num_experts_per_tok")  # marks it as read: a single expert is a feed-forward
     experts = plain if count in (0, 1) else routed(inputs, "num_experts", "intermediate_size", renormalized=False)
     return decoder(
         inputs,
-        mixers=[Attention(rope=None) if attends(i) else scan for i in layers],
-        feed_forwards=[experts if sparse(i) else plain for i in layers],
+        mixers=[Attention(rope=None) if one else scan for one in attends],
+        feed_forwards=[experts if one else plain for one in sparse],
         ropes=(),
         names=_JAMBA_NAMES,
     )
-
-
-_JAMBA_LAYERS = (("attn", (8, 4)), ("expert", (2, 1)))
-
-
-def _each(keys: Keys, name: str, period: int, offset: int) -> Callable[[int], bool]:
-    """Return whether layer i is one of each {name}_period, from {name}_offset on."""
-    period, offset = keys.integer(f"{name}_period", period), keys.integer(f"{name}_offset", offset)
-    if not 0 <= offset < period:
-        raise keys.wrong(f"{name}_offset", f"0 to less than {name}_period ({period})")
-    return lambda i: i % period == offset
 
 
 def _selective_scan(
