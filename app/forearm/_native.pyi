@@ -71,7 +71,7 @@ class Executor:
     """One model in memory, its KV cache, its threads. Calls come from one thread at a time.
 
     config: read through the attributes of model/families/config.py's dataclass.
-    matrices: what families' matrices(config) lists: embed, positions, types, distances, head,
+    matrices: what families' matrices(config) lists: embed, positions, types, distances, head, head_dense,
     layers.{i}.{qkv,o,up,down}, layers.{i}.{conv_in,conv_out}, layers.{i}.{mamba_in,mamba_out},
     layers.{i}.{scan_in,scan_select,scan_dt,scan_out},
     layers.{i}.{delta_in,delta_gates,delta_z,delta_a,delta_out}, layers.{i}.{latent_in,q_up,k_up,v_up,o},

@@ -323,6 +323,7 @@ Config config_of(const py::object& from, const py::object& matrices) {
   read("modules", c.modules);
   read("pooled", c.pooled);
   for (const py::handle& dense : from.attr("dense")) c.dense.push_back(dense_of(dense));
+  if (const py::object own = from.attr("head_dense"); !own.is_none()) c.head_dense = dense_of(own);
   read("norm_eps", c.norm_eps);
   read("layer_norm", c.layer_norm);
   read("norm_bias", c.norm_bias);
@@ -332,6 +333,7 @@ Config config_of(const py::object& from, const py::object& matrices) {
   read("final_norm", c.final_norm);
   read("parallel_residual", c.parallel_residual);
   read("qk_norm_after_rope", c.qk_norm_after_rope);
+  read("qk_norm_bias", c.qk_norm_bias);
   read("head_gates", c.head_gates);
   read("v_norm", c.v_norm);
   read("layer_scalar", c.layer_scalar);

@@ -312,6 +312,8 @@ struct Config {
   bool modules = false;       // torch computes the modules, and the executor what they call (modules.h)
   bool pooled = false;        // no head: a step returns the final norm's outputs; prompts are computed whole
   std::vector<DenseKind> dense;
+  // Between the final norm and the head; none: the head multiplies the normalized rows.
+  std::optional<DenseKind> head_dense = std::nullopt;
 
   float norm_eps = 1e-6f;
   bool layer_norm = false;
@@ -325,6 +327,7 @@ struct Config {
   bool parallel_residual = false;  // both halves of a layer read the same residual
   QkNorm qk_norm = QkNorm::none;
   bool qk_norm_after_rope = false;
+  bool qk_norm_bias = false;         // of each head's norms
   Gate attention_gate = Gate::none;  // results of attention are multiplied with gates beside the queries
   bool head_gates = false;           // a head has one gate instead of one for each number
   float qkv_clip = 0.0f;             // q, k and v are clamped to this size; 0: not

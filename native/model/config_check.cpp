@@ -152,6 +152,8 @@ void check_heads(const Config& c, size_t layer) {
   in_range("value_dim of a layer", own.value_dim(), 1, own.head_dim);
   if (own.value && kind.keys_as_values) refuse("values that are keys are as wide as these");
   const bool as_model = own.kv_heads == c.kv_heads && own.head_dim == c.head_dim && own.values && !own.value;
+  if (c.qk_norm_bias && (c.qk_norm != QkNorm::each_head || !c.layer_norm))
+    refuse("norms of queries and keys have biases if they are LayerNorms of each head");
   if (!as_model && (c.qk_norm == QkNorm::full || c.qkv_clip != 0.0f || c.sub_norm || c.pooled || c.modules))
     refuse("layers with heads of their own need norms of each head alone, no clipping, and a model that generates");
   if (own.heads != c.heads && c.modules) refuse("layers that torch computes all have the same number of heads");
@@ -250,6 +252,10 @@ void check_pooling(const Config& c) {
   if (c.bidirectional && !c.pooled) refuse("bidirectional attention needs whole prompts: pooled");
   if (c.pooled && !c.tied_head) refuse("a pooled model has no head: tied_head");
   if (!c.dense.empty() && !c.pooled) refuse("dense layers stand behind pooling: pooled");
+  if (!c.head_dense) return;
+  if (c.pooled || !c.final_norm) refuse("a layer before the head needs a head, and a norm before itself");
+  if (c.head_dense->outputs != c.hidden || c.head_dense->tanh || !c.head_dense->norm)
+    refuse("a layer before the head has as many outputs as columns, an activation that is no tanh, and a norm");
 }
 
 void check_slopes(const Config& c) {

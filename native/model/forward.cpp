@@ -27,6 +27,8 @@ Forward::Forward(const Config& c, const Ranks& ranks, const Weights& weights, co
                                      : nullptr),
       types_(c.token_types > 0 ? &weights.linear("types", c.token_types, c.hidden) : nullptr),
       head_(c.tied_head ? embed_ : weights.linear("head", c.vocab_size, c.hidden)),
+      head_dense_(c.head_dense ? &weights.linear("head_dense", c.hidden, c.hidden) : nullptr),
+      head_norm_(weights.head_norm()),
       s_(scratch),
       step_(c, ranks, scratch, pool, phases(c, scratch)),
       attention_(weights, kv, step_),
@@ -132,13 +134,31 @@ void Forward::embed(Range rows) {
 
 void Forward::head(StepWalk& w, const Norm* add) {
   GemmTask task{};
-  task.a = step_.prepare_stream(w, add, final_norm_.if_there(), head_.matrix);
+  task.a = head_rows(w, add);
   task.row_end = w.rows;
   task.epilogue = c_.logits_softcap > 0.0f ? Epilogue::softcap : Epilogue::store;
   task.scale = c_.logits_scale;
   task.softcap = c_.logits_softcap;
   task.out = s_.logits;
   step_.multiply(w, head_, task, [&](Range rows, int64_t, Range columns) { find_maxima(rows, columns); });
+}
+
+// Returns the rows that the head multiplies; those of a layer before it do not take the residual's place, which other
+// members may still read.
+Operand Forward::head_rows(StepWalk& w, const Norm* add) {
+  const Matrix& first = head_dense_ ? head_dense_->matrix : head_.matrix;
+  const Operand rows = step_.prepare_stream(w, add, final_norm_.if_there(), first);
+  if (!head_dense_) return rows;
+  GemmTask task{};
+  task.a = rows;
+  task.row_end = w.rows;
+  task.epilogue = Epilogue::activate;
+  task.activation = c_.head_dense->activation;
+  task.scale = 1.0f;
+  task.out = s_.projected;
+  step_.multiply(w, *head_dense_, task);
+  step_.barrier(w);
+  return step_.normed_rows(w, s_.projected, head_norm_, head_.matrix);
 }
 
 // Computes the maxima that the sampler needs while a piece of the logits is still in a near cache.

@@ -47,12 +47,14 @@ class Forward {
   const Norm* mix(StepWalk& w, size_t layer, const Norm* add);
   void embed(Range rows);
   void head(StepWalk& w, const Norm* add);
+  Operand head_rows(StepWalk& w, const Norm* add);
   void find_maxima(Range rows, Range columns);
   void hidden(const StepWalk& w, const Norm* add);
 
   const Config& c_;
   const Norm &final_norm_, &embed_norm_;
-  const Linear &embed_, *positions_, *types_, &head_;  // null: none
+  const Linear &embed_, *positions_, *types_, &head_, *head_dense_;  // null: none
+  const Norm& head_norm_;
   Scratch& s_;
   Step step_;
   Attention attention_;

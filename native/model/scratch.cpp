@@ -261,7 +261,8 @@ int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int th
   const int64_t beside = beside_columns(c), channels = recurrence_channels(c);
   beside_in = carver.floats(beside ? tokens : 0, beside);
   convolved = carver.floats(channels ? tokens : 0, channels);
-  const bool projects = c.some_norm_after() || c.joins_behind() || c.learned_positions || c.token_types > 0;
+  const bool projects =
+      c.some_norm_after() || c.joins_behind() || c.learned_positions || c.token_types > 0 || c.head_dense;
   projected = carver.floats(projects ? tokens : 0, c.hidden);
   logits = carver.floats(limits.step_logit_rows, c.out_columns());
   maxima = carver.floats(c.pooled ? 0 : limits.step_logit_rows, maxima_of(c.vocab_size));

@@ -64,8 +64,11 @@ def logits(config: ModelConfig, weights: dict[str, Array], tokens: list[int], ro
     """Logits after every token, float64 [tokens, vocab]."""
     several = hyper_connected(config, weights, tokens, rounding) if config.hyper_connections else None
     x = hidden(config, weights, tokens, 0, rounding) if several is None else several
-    head = weights["embed" if config.tied_head else "head"]
-    out = linear(x, head, weights.get("head.bias"), rounding, rounding.int8_head) * config.logits_scale
+    if own := config.head_dense:
+        x = activated(own.activation, linear(x, weights["head_dense"], weights.get("head_dense.bias"), rounding))
+        x = norm(config, weights, "head_dense.norm", x, rounding)
+    head = "embed" if config.tied_head else "head"
+    out = linear(x, weights[head], weights.get(f"{head}.bias"), rounding, rounding.int8_head) * config.logits_scale
     return config.logits_softcap * np.tanh(out / config.logits_softcap) if config.logits_softcap else out
 
 

@@ -97,8 +97,9 @@ def norm(config: ModelConfig, w: dict[str, Array], name: str, x: Array, e: Round
         x = x - x.mean(axis=-1, keepdims=True)
     x = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + config.norm_eps)
     weight = w.get(name, np.ones(x.shape[-1])).reshape(-1, x.shape[-1])  # [heads, head_dim] if each has its own
-    weight = weight if len(weight) > 1 else weight[0]
-    y = x * (weight + (1.0 if config.norm_plus_one else 0.0)) + w.get(f"{name}.bias", 0.0)
+    bias = w.get(f"{name}.bias", np.zeros(weight.size)).reshape(weight.shape)
+    weight, bias = (weight, bias) if len(weight) > 1 else (weight[0], bias[0])
+    y = x * (weight + (1.0 if config.norm_plus_one else 0.0)) + bias
     return e.around(y, e.sums, 8)
 
 

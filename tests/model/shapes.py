@@ -8,6 +8,7 @@ import numpy as np
 
 from forearm.model.families.config import (
     Attention,
+    Dense,
     Experts,
     FeedForward,
     Indexer,
@@ -238,6 +239,19 @@ SHAPES = {
     ),
     "slopes": replace(
         LLAMA, slopes=(0.5, 0.25, 0.1, 0.02, 0.003, 0.0), embed_norm=True, layers=layers(FeedForward(176), None)
+    ),
+    "norms of heads with biases": replace(
+        LLAMA,
+        layer_norm=True,
+        qk_norm="each_head",
+        qk_norm_bias=True,
+        layers=(Layer(Attention(0), FeedForward(176)), Layer(Attention(0, o_bias=True), FeedForward(100))),
+    ),
+    "a layer before the head": replace(
+        LLAMA,
+        tied_head=True,
+        head_bias=True,
+        head_dense=Dense(LLAMA.hidden, "lm_head.dense", activation="gelu_erf", norm="lm_head.norm"),
     ),
     "norms within halves": replace(LLAMA, sub_norm=True, layers=layers(FeedForward(176, "relu_squared"))),
     "latent": replace(LATENT, layers=(Layer(MLA, FeedForward(176)),) * 2),

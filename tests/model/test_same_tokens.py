@@ -54,6 +54,8 @@ class Weights:
                 if spec.bias:
                     self.vector(part.name + ".bias", spec.experts * part.rows, 0.0)
         self.norm("final_norm")
+        if config.head_dense:
+            self.norm("head_dense.norm")
         if config.embed_norm:
             self.norm("embed_norm")
         if config.hyper_connections:
@@ -131,10 +133,7 @@ class Weights:
         elif isinstance(mixer, CompressedAttention):
             self.compressed(prefix, mixer)
         elif config.qk_norm != "none" and isinstance(mixer, Attention):
-            all_heads, kv_heads, head_dim = config.heads_of(mixer)
-            for name, heads in (("q_norm", all_heads), ("k_norm", kv_heads)):
-                if name == "q_norm" or mixer.shared_from is None:
-                    self.vector(prefix + name, head_dim * (heads if config.qk_norm == "full" else 1), 1.0)
+            self.head_norms(prefix, mixer)
         if isinstance(mixer, CompressedAttention) or (isinstance(mixer, Attention) and mixer.sinks):
             self.vector(prefix + "sinks", config.heads_of(mixer)[0], 0.5)
         if config.per_layer:
@@ -147,6 +146,15 @@ class Weights:
             self.vector(prefix + "scalar", 1, 1.0)
         if layer.mamba2:
             self.mamba2(prefix, layer.mamba2)
+
+    def head_norms(self, prefix: str, mixer: Attention) -> None:
+        all_heads, kv_heads, head_dim = self.config.heads_of(mixer)
+        for name, heads in (("q_norm", all_heads), ("k_norm", kv_heads)):
+            if name == "q_norm" or mixer.shared_from is None:
+                n = head_dim * (1 if self.config.qk_norm == "head" else heads)
+                self.vector(prefix + name, n, 1.0)
+                if self.config.qk_norm_bias:
+                    self.vector(f"{prefix}{name}.bias", n, 0.2)
 
     def streams(self, prefix: str, count: int, hidden: int) -> None:
         self.norm(prefix + "laurel_norm")
@@ -234,7 +242,7 @@ Executors = dict[int, _native.Executor]  # one entry a thread count
 BASIC, DELTA = ("llama", "gemma2", "opt"), ("delta", "delta by channel")
 OTHERS = (
     "slopes", "chosen keys", "compressed", "per layer", "streams", "experts apart", "heads by layer",
-    "norms within halves",
+    "norms within halves", "norms of heads with biases", "a layer before the head",
 )  # fmt: skip
 FLOATS: tuple[DTypeName, ...] = ("float32", "bfloat16")
 KINDS: list[tuple[str, WeightFormat, str]] = [(s, WeightFormat(dtype), dtype) for s in SHAPES for dtype in FLOATS]

@@ -182,15 +182,16 @@ void Attention::normalize_heads(size_t layer, Range rows, Range query, Range kv)
   const LayerNorms& norms = weights_.norms(layer);
   const LayersOfShape& s = shape(layer);
   const int64_t dim = s.heads.head_dim;
-  const auto whole = [&](const float* weight, int64_t column, int64_t width, bool layer_norm) {
+  const auto whole = [&](const float* weight, int64_t column, int64_t width, bool layer_norm, const float* bias) {
     Operand out = step_.scratch.mixer_in;
     out.data = qkv_at(0, column);
-    step_.kernel.norm({qkv_at(0, column), step_.scratch.mixer_in.stride, rows.begin, rows.end, width, weight, nullptr,
+    step_.kernel.norm({qkv_at(0, column), step_.scratch.mixer_in.stride, rows.begin, rows.end, width, weight, bias,
                        config_.norm_eps, layer_norm, out});
   };
   const auto each_head = [&](const Norm& norm, int64_t first, Range heads) {
     for (int64_t column = heads.begin * dim; column < heads.end * dim; column += dim)
-      whole(norm.weight.data() + column, first + column, dim, config_.layer_norm);
+      whole(norm.weight.data() + column, first + column, dim, config_.layer_norm,
+            norm.bias.empty() ? nullptr : norm.bias.data() + column);
   };
   const int64_t width = s.heads.value_dim();
   if (config_.v_norm) normalize(rows, s.at.value + kv.begin * width, kv.size(), width, nullptr);
@@ -198,8 +199,8 @@ void Attention::normalize_heads(size_t layer, Range rows, Range query, Range kv)
     normalize(rows, query.begin * dim, query.size(), dim, norms.q.weight.data());
     normalize(rows, s.at.key + kv.begin * dim, kv.size(), dim, norms.k.weight.data());
   } else if (config_.qk_norm == QkNorm::full) {  // rows are divided, so these are all heads
-    whole(norms.q.weight.data(), 0, s.heads.heads * dim, false);
-    whole(norms.k.weight.data(), s.at.key, s.heads.kv_heads * dim, false);
+    whole(norms.q.weight.data(), 0, s.heads.heads * dim, false, nullptr);
+    whole(norms.k.weight.data(), s.at.key, s.heads.kv_heads * dim, false, nullptr);
   } else if (config_.qk_norm == QkNorm::each_head) {
     each_head(norms.q, 0, query);
     each_head(norms.k, s.at.key, kv);

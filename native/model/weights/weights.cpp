@@ -76,6 +76,7 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
   }
   const bool final_bias = (c.layer_norm && c.norm_bias) || (c.centred && !c.tied_head);
   if (c.final_norm && !c.modules) declare_norm(c, "final_norm", final_norm_, c.hidden, final_bias);
+  if (c.head_dense) declare_norm(c, "head_dense.norm", head_norm_, c.hidden, c.layer_norm && c.norm_bias);
   if (c.embed_norm) declare_norm(c, "embed_norm", embed_norm_, c.hidden, c.layer_norm && c.norm_bias);
   if (c.per_layer) declare_norm(c, "per_layer_norm", per_layer_norm_, c.per_layer->width, false);
   for (size_t i = 0; i < c.dense.size(); ++i)
@@ -149,8 +150,8 @@ void Weights::declare_norms(const Config& c, size_t layer) {
   if (c.qk_norm == QkNorm::none || !c.layers[layer].mixer_as<AttentionKind>()) return;
   const HeadShape own = c.head_shape(layer);
   const bool one = c.qk_norm == QkNorm::head;
-  declare_norm(c, prefix + "q_norm", norms.q, own.head_dim * (one ? 1 : own.heads), false);
-  if (own.keys) declare_norm(c, prefix + "k_norm", norms.k, own.head_dim * (one ? 1 : own.kv_heads), false);
+  declare_norm(c, prefix + "q_norm", norms.q, own.head_dim * (one ? 1 : own.heads), c.qk_norm_bias);
+  if (own.keys) declare_norm(c, prefix + "k_norm", norms.k, own.head_dim * (one ? 1 : own.kv_heads), c.qk_norm_bias);
 }
 
 void Weights::declare_alt_up(const Config& c, size_t layer) {

@@ -100,6 +100,8 @@ class Weights {
   const LayerNorms& norms(size_t layer) const { return layers_[layer]; }
   const Norm& final_norm() const { return final_norm_; }
   const Norm& embed_norm() const { return embed_norm_; }
+  // Behind Config::head_dense.
+  const Norm& head_norm() const { return head_norm_; }
   // The norm of each layer's part of the projected embedding, [PerLayerKind::width].
   const Norm& per_layer_norm() const { return per_layer_norm_; }
   // The constants of a layer's xIELU, which is stored as softplus's arguments (Apertus).
@@ -195,7 +197,7 @@ class Weights {
   std::vector<Recurrence> recurrences_;
   std::vector<std::vector<float>> attention_biases_;
   std::vector<Norm> pooler_norms_;
-  Norm final_norm_, embed_norm_, per_layer_norm_, distance_norm_;
+  Norm final_norm_, embed_norm_, head_norm_, per_layer_norm_, distance_norm_;
   std::map<std::string, MatrixRows> matrices_;
   std::map<std::string, VectorValues> vectors_;
   std::vector<Matrix*> shaped_;  // in the order of the region

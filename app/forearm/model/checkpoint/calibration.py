@@ -155,6 +155,7 @@ def _one_layer(config: ModelConfig, layer: int, tokens: int) -> ModelConfig:
         own, heads = replace(own, mixer=replace(mixer, heads=0)), mixer.heads
     return replace(
         config, layers=(own,), heads=heads, vocab_size=tokens, tied_head=True, head_bias=False, pooled=True,
-        dense=(), final_norm=False, centred=False, embedding_scale=config.embedding_scale if first else 1.0,
+        dense=(), head_dense=None, final_norm=False, centred=False,
+        embedding_scale=config.embedding_scale if first else 1.0,
         learned_positions=config.learned_positions and first, embed_norm=config.embed_norm and first,
     )  # fmt: skip

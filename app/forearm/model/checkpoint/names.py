@@ -19,8 +19,8 @@ from forearm.model.families.matrices import MatrixPart, MatrixSpec, matrices
 # Prefixes of a model's tensors: a causal model, multimodal ones (transformers 5, then 4), encoders, a bare model.
 _PREFIXES = (
     "model.", "backbone.", "model.language_model.", "language_model.model.", "model.text_model.", "bert.", "roberta.",
-    "distilbert.", "nomic_bert.", "gte.", "mpnet.", "new.", "deberta.", "gpt_neox.", "transformer.",
-    "thinker.model.", "language_model.backbone.", "text_model.model.", "biogpt.", "",
+    "distilbert.", "nomic_bert.", "gte.", "mpnet.", "new.", "deberta.", "gpt_neox.", "gpt_neox_japanese.",
+    "transformer.", "thinker.model.", "language_model.backbone.", "text_model.model.", "biogpt.", "",
 )  # fmt: skip
 
 
@@ -35,8 +35,8 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
     config = replace(config, names=config.names | joint)
     found: list[TensorPart] = []
     for spec in matrices(config):
-        if spec.role == "pooler":
-            found += _pooler(config, spec, stored, found[0].stored)
+        if spec.role == "pooler" or spec.name == "head_dense":
+            found += _dense(config, spec, stored, found[0].stored)
         elif spec.role == "mixer_heads":
             found += _heads(config, spec, prefix)
         else:
@@ -52,7 +52,8 @@ _OTHERWISE = (
     ("mlp.shared_expert.", "mlp.shared_experts."), ("attention_layer_norm.", "input_layernorm."),
     ("feedforward_layer_norm.", "post_attention_layernorm."), ("post_attention_layernorm.", "feedforward_layer_norm."),
     ("self_attn.gate_proj.", "self_attn.g_proj."), ("self_attn.softmax_offset", "self_attn.sinks"),
-    ("self_attn.attention_sink_bias", "self_attn.sinks"), ("attention.dense.", "attention.o_proj."),
+    ("self_attn.attention_sink_bias", "self_attn.sinks"), ("attention.dense.bias", "attention.dense_bias"),
+    ("attention.dense.", "attention.o_proj."),
     (".post_mlp_layernorm.", ".mlp.post_mlp_layernorm."),
     *((f"self_attn.{part}_proj.", f"self_attn.to_{part}.") for part in "qkv"),
     *((f"self_attn.{part}_norm.", f"self_attn.norm_{part}.") for part in "qk"),
@@ -107,8 +108,9 @@ def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collecti
             part.name, f"{module}.weight", (part.rows, spec.k), row, of_rows=whole, matrix=spec.name,
             transposed=transposed,
         )  # fmt: skip
-        if spec.bias:
-            yield TensorPart(f"{part.name}.bias", f"{module}.bias", (part.rows,), row)
+        if spec.bias:  # an embedding's is that of the head, which it is
+            of = _head(config, stored) if spec.role == "embedding" else module
+            yield TensorPart(f"{part.name}.bias", f"{of}.bias", (part.rows,), row)
         row, last = row + part.rows, module
 
 
@@ -231,9 +233,14 @@ def _first_of(names: Sequence[str], end: str, layers: Sequence[str], stored: Col
     return next((name for name in names if any(f"{at}{name}{end}" in stored for at in layers)), names[0])
 
 
-def _pooler(config: ModelConfig, spec: MatrixSpec, stored: Collection[str], embed: str) -> Iterator[TensorPart]:
-    """Yield the parts of a layer after pooling. Rows of a tied output head are taken from the embedding."""
-    dense = config.dense[int(spec.name.rpartition(".")[2])]
+def _dense(config: ModelConfig, spec: MatrixSpec, stored: Collection[str], embed: str) -> Iterator[TensorPart]:
+    """Yield the parts of a layer after pooling or before the output head, whose name has no prefix.
+
+    Rows of a tied output head are taken from the embedding.
+    """
+    number = spec.name.rpartition(".")[2]
+    dense = config.dense[int(number)] if number.isdigit() else config.head_dense
+    assert dense is not None
     if dense.rows:
         head = f"{_head(config, stored)}.weight"
         at = head if head in stored else embed

@@ -269,14 +269,19 @@ def _head_norms(config: ModelConfig, mixer: Attention, layer: str, at: str) -> I
         return
     for norm, count in (("q_norm", heads), ("k_norm", kv_heads))[: 2 if mixer.shared_from is None else 1]:
         size = head_dim * (1 if config.qk_norm == "head" else count)
-        yield from norm_vectors(f"{layer}.{norm}", f"{at}.{(VECTORS | config.names)[norm]}", size, False, count)
+        stored, bias = f"{at}.{(VECTORS | config.names)[norm]}", config.qk_norm_bias
+        yield from norm_vectors(f"{layer}.{norm}", stored, size, bias, count)
 
 
 def norm_vectors(name: str, at: str, width: int, bias: bool, heads: int = 1) -> Iterator[TensorPart]:
-    """Yield a norm's vectors, which two norms may share. {head} in `at` stands for the number of one of `heads`."""
-    own = heads if "{head}" in at else 1
+    """Yield a norm's vectors, which two norms may share. {head} in `at` stands for the number of one of `heads`.
+
+    "[heads]" behind it: it is one norm, which all of them have.
+    """
+    module = at.removesuffix("[heads]")
+    own = heads if module != at or "{head}" in at else 1
     for head in range(own):
-        stored = f"{at.replace('{head}', str(head))}.weight"
-        yield TensorPart(name, stored, (width // own,), at=head * width // own, of_rows=width // own)
-    if bias:
-        yield TensorPart(f"{name}.bias", f"{at}.bias", (width,), of_rows=width)
+        for end, there in ((".weight", True), (".bias", bias)):
+            stored, target = f"{module.replace('{head}', str(head))}{end}", name + end.removeprefix(".weight")
+            if there:
+                yield TensorPart(target, stored, (width // own,), at=head * width // own, of_rows=width // own)

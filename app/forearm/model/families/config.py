@@ -57,6 +57,7 @@ class Attention:
     heads: int = 0
     value_dim: int = 0
     sinks: bool = False
+    o_bias: bool = False  # of this layer, where ModelConfig's is false
 
 
 @dataclass(frozen=True)
@@ -259,10 +260,10 @@ class ModelConfig:
     # head: one norm for all heads. each_head: one of its own, as layer_norm says, for each. full: one over all heads.
     qk_norm: Literal["none", "head", "each_head", "full"] = "none"
     qk_norm_after_rope: bool = False
-    # Results of attention are multiplied with this function of linear functions of the token, one for each number or,
-    # with head_gates, one for each head.
+    qk_norm_bias: bool = False  # of LayerNorms of each head
+    # Of linear functions of the token, one for each number of attention's results, which these are multiplied with.
     attention_gate: Literal["none", "sigmoid", "softplus"] = "none"
-    head_gates: bool = False
+    head_gates: bool = False  # one for each head instead
     v_norm: bool = False  # values are normalized per head, without weights (Gemma 4)
     sub_norm: bool = False  # RMSNorms of what o and down read, over whole rows (BitNet)
     layer_scalar: bool = False  # the residual is multiplied with a number of the checkpoint at the end of each layer
@@ -275,6 +276,7 @@ class ModelConfig:
     qkv_bias: bool = False
     o_bias: bool = False
     head_bias: bool = False
+    head_dense: Dense | None = None  # between the final norm and the head (ModernBERT)
     tied_head: bool = False
     attention_scale: float = 1.0
     attention_softcap: float = 0.0
@@ -288,10 +290,9 @@ class ModelConfig:
     linears: tuple[LinearModule, ...] = ()
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
-    # Names of tensors that differ from Llama's, for all layers or for a single one: see names.py. "[i]" after a name:
-    # the part is the i-th of equal ones in that tensor. "[first:rows:step]": the part's rows lie in pieces of `rows`
-    # rows, the first at row `first` and each `step` rows after the one before. "[halves]": the rows of each head's two
-    # halves alternate. Of experts: names.py, _PLACE.
+    # Names of tensors that differ from Llama's, of all layers or a single one (names.py; of experts: _PLACE). Behind a
+    # name: "[i]": the i-th of equal parts. "[first:rows:step]": rows in pieces of `rows`, the first at row `first` and
+    # each `step` rows after the one before. "[halves]": the rows of each head's two halves alternate.
     names: dict[str, str] = field(default_factory=dict)
 
     def heads_of(self, mixer: Attention | LatentAttention | CompressedAttention) -> tuple[int, int, int]:
@@ -311,8 +312,7 @@ class ModelConfig:
         shares = any(one.indexer and one.indexer.shared for one in latents)
         mixers = [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention)]
         own = any(m.kv_heads or m.head_dim or m.keys_as_values or m.shared_from is not None for m in mixers)
-        own = own or bool(self.per_layer or self.hyper_connections)
-        return self.norm_residual == "none" and not own and not shares
+        return self.norm_residual == "none" and not (own or shares or self.per_layer or self.hyper_connections)
 
     @property
     def has_states(self) -> bool:

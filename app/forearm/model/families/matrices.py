@@ -79,16 +79,7 @@ def matrices(config: ModelConfig) -> list[MatrixSpec]:
             for part, (first, *_) in zip(parts, together, strict=True)
         ]
     width = config.hidden
-    found = [_single("embed", "embed_tokens", config.vocab_size, width, "embedding")]
-    tables = (
-        ("positions", "embed_positions", config.learned_positions * (config.max_positions + config.position_offset)),
-        ("types", "token_type_embeddings", config.token_types),
-        ("distances", "rel_embeddings", max(config.distance_buckets) + 1 if config.distance_bias == "embedded" else 0),
-    )
-    found += [_single(name, stored, rows, width, "table") for name, stored, rows in tables if rows]
-    if not config.tied_head:
-        found.append(_single("head", "lm_head", config.vocab_size, width, "head", config.head_bias or config.centred))
-    found += _of_streams(config)
+    found = [*_outside_layers(config), *_of_streams(config)]
     for i, layer in enumerate(config.layers):
         at, own = f"layers.{i}.", layer.feed_forward
         found += _through_few(config, at)
@@ -121,6 +112,22 @@ def uniform_formats(config: ModelConfig, weights: WeightFormat) -> dict[str, Wei
     exact = WeightFormat("float32")
     kept = ("pooler", "router", "mixer_heads")
     return {m.name: exact if m.role in kept else weights for m in matrices(config)}
+
+
+def _outside_layers(config: ModelConfig) -> Iterator[MatrixSpec]:
+    """Yield the matrices of embeddings and of the head."""
+    width, tied_bias = config.hidden, config.tied_head and config.head_bias
+    yield _single("embed", "embed_tokens", config.vocab_size, width, "embedding", tied_bias)
+    tables = (
+        ("positions", "embed_positions", config.learned_positions * (config.max_positions + config.position_offset)),
+        ("types", "token_type_embeddings", config.token_types),
+        ("distances", "rel_embeddings", max(config.distance_buckets) + 1 if config.distance_bias == "embedded" else 0),
+    )
+    yield from (_single(name, stored, rows, width, "table") for name, stored, rows in tables if rows)
+    if not config.tied_head:
+        yield _single("head", "lm_head", config.vocab_size, width, "head", config.head_bias or config.centred)
+    if own := config.head_dense:
+        yield _single("head_dense", own.stored, width, width, "feed_forward_in", own.bias)
 
 
 def _of_streams(config: ModelConfig) -> Iterator[MatrixSpec]:
@@ -173,7 +180,7 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str) -> Iterator[MatrixSpec]:
         gate = heads if config.head_gates else result
         rows += [("q_gate", "self_attn.q_proj", gate)] if config.attention_gate != "none" else []
         yield joint("qkv", rows, "mixer_in", config.qkv_bias or config.centred)
-        yield _single(f"{at}o", "self_attn.o_proj", width, result, "mixer_out", config.o_bias)
+        yield _single(f"{at}o", "self_attn.o_proj", width, result, "mixer_out", config.o_bias or own.o_bias)
     elif isinstance(own, ShortConv):
         yield joint("conv_in", [(f"conv_{n}", "conv.in_proj", width) for n in "bcx"], "mixer_in", own.bias)
         yield _single(f"{at}conv_out", "conv.out_proj", width, width, "mixer_out", own.bias)

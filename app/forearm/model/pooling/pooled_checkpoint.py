@@ -46,7 +46,7 @@ def with_pooling(
         for name, tensor in read_torch(head.file).items():
             stored = f"{head.dense.stored}.{name}"
             tensors[stored] = replace(tensor, name=stored)
-    return replace(config, pooled=True, tied_head=True, head_bias=False, dense=dense), tensors
+    return replace(config, pooled=True, tied_head=True, head_bias=False, head_dense=None, dense=dense), tensors
 
 
 def pooled_columns(config: ModelConfig) -> int:
