@@ -52,6 +52,7 @@ each; what the tokens so far add to the next entry is its state (DeepSeek V4 Fla
 in the KV cache in bfloat16, most of them of keys that no later token sees). Of models that see or hear the text part is
 served. Where transformers leaves out by what Cohere 2 and Granite scale their logits (`aya_vision`, `cohere2_vision`,
 `granite_speech`), forearm scales them as for the text model alone: the greedy tokens are the same.
+transformers 5.23 rotates the published `dbrx` with a base of 10,000; forearm with the trained one, attn_config's.
 """
 MEMORY = """
 ## Memory, machines, formats of calls

@@ -336,6 +336,40 @@ ROWS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any], int
             "clip_qkv": 1.5, "softmax_scale": 0.2,
         },
     }),
+    # q, k and v fused; the rows of all experts in one tensor, those of their last matrix as columns
+    ("dbrx", "DbrxConfig", {
+        "d_model": 72, "attn_config": {"kv_n_heads": 2, "clip_qkv": 1.5, "rope_theta": 5e4},
+        "ffn_config": {"ffn_hidden_size": 44, "moe_num_experts": 8, "moe_top_k": 3},
+        "rope_parameters": {"rope_type": "default", "rope_theta": 5e4},
+    }),
+    ("dbrx-plain", "DbrxConfig", {
+        "d_model": 72, "attn_config": {"kv_n_heads": 3, "clip_qkv": 100, "rope_theta": 1e4}, "num_hidden_layers": 3,
+        "ffn_config": {
+            "ffn_hidden_size": 36, "moe_num_experts": 4, "moe_top_k": 1, "moe_normalize_expert_weights": None,
+            "ffn_act_fn": {"name": "gelu"},
+        },
+    }),
+    ("gpt_neox_japanese", "GPTNeoXJapaneseConfig", {"num_hidden_layers": 3}),
+    ("gpt_neox_japanese-part", "GPTNeoXJapaneseConfig", {
+        "tie_word_embeddings": False, "rotary_pct": 0.5, "rotary_emb_base": 5000, "intermediate_multiple_size": 2,
+        "hidden_act": "relu",
+    }),
+    # norms with biases that all heads share
+    ("persimmon", "PersimmonConfig", {"intermediate_size": 100, "num_hidden_layers": 3}),
+    ("persimmon-plain", "PersimmonConfig", {
+        "intermediate_size": 100, "qk_layernorm": False, "hidden_act": "gelu", "tie_word_embeddings": True,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 25000.0, "partial_rotary_factor": 1.0},
+    }),
+    # a layer and a norm between the last norm and the head, which has a bias though it is the embedding
+    ("modernbert-decoder", "ModernBertDecoderConfig", {
+        "intermediate_size": 100, "num_hidden_layers": 4, "local_attention": 24, "cls_token_id": 1, "sep_token_id": 2,
+    }),
+    ("modernbert-decoder-biases", "ModernBertDecoderConfig", {
+        "intermediate_size": 100, "local_attention": 40, "norm_bias": True, "attention_bias": True, "mlp_bias": True,
+        "classifier_bias": True, "classifier_activation": "relu", "tie_word_embeddings": False, "cls_token_id": 1,
+        "sep_token_id": 2, "decoder_bias": False, "hidden_activation": "silu",
+        "layer_types": ["sliding_attention", "full_attention"],
+    }),
     ("falcon-grouped", "FalconConfig", {
         "num_kv_heads": 2, "new_decoder_architecture": True, "bias": True, "num_hidden_layers": 3,
     }),

@@ -187,6 +187,7 @@ TEXT_PARTS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any
         "text_config": {"model_type": "qwen2"}, "acoustic_tokenizer_encoder_config": _CONVOLUTIONS,
         "semantic_tokenizer_encoder_config": _CONVOLUTIONS,
     }),
+    ("fuyu", "FuyuConfig", {"text_config": {"model_type": "persimmon"}, "patch_size": 14}),
     ("qwen2_audio", "Qwen2AudioConfig", {"text_config": {"model_type": "qwen2"}, "audio_config": _EARS}),
     ("voxtral", "VoxtralConfig", {"text_config": {"model_type": "llama"}, "audio_config": _EARS}),
     ("granite_speech", "GraniteSpeechConfig", {"text_config": {"embedding_multiplier": 6.0}, **_SPEECH}),

@@ -52,7 +52,8 @@ _SIZES: dict[str, Any] = {
 _OPT_SIZES = {k: v for k, v in _SIZES.items() if k not in ("intermediate_size", "num_key_value_heads")}
 
 _AS_OPT = ("OPTConfig", "GPT2Config", "GPTJConfig", "CodeGenConfig", "GPTNeoXConfig", "GPTBigCodeConfig",
-           "GPTNeoConfig", "BioGptConfig", "BloomConfig", "MptConfig")  # fmt: skip
+           "GPTNeoConfig", "BioGptConfig", "BloomConfig", "MptConfig", "DbrxConfig", "PersimmonConfig",
+           "GPTNeoXJapaneseConfig", "ModernBertDecoderConfig")  # fmt: skip
 
 
 _DELTA = {

@@ -171,6 +171,32 @@ def _mpt(config: Config) -> Config:
     }  # fmt: skip
 
 
+_DBRX = {
+    "norm_attn_norm.norm_1": "attn_norm", "norm_attn_norm.norm_2": "attn_output_norm",
+    "norm_attn_norm.attn.Wqkv": "attn_qkv", "norm_attn_norm.attn.out_proj": "attn_output",
+    "ffn.router.layer": "ffn_gate_inp",
+}  # fmt: skip
+
+
+def _dbrx(config: Config) -> Config:
+    attention, experts = config["attn_config"], config["ffn_config"]
+    return {
+        "feed_forward_length": experts["ffn_hidden_size"], "attention.head_count_kv": attention["kv_n_heads"],
+        "rope.freq_base": attention["rope_theta"], "attention.clamp_kqv": attention["clip_qkv"],
+        "expert_count": experts["moe_num_experts"], "expert_used_count": experts["moe_top_k"],
+        "attention.layer_norm_epsilon": 1e-5,
+    }  # fmt: skip
+
+
+def _dbrx_tensor(config: Config, name: str, values: np.ndarray) -> Tensors | None:
+    """Yield the matrices of all experts, the last ones turned: their columns are stored as rows."""
+    module, _, matrix = name.rpartition(".")
+    if module != "ffn.experts.mlp":
+        return None
+    part, each = W.get(matrix, "up"), values.reshape(config["ffn_config"]["moe_num_experts"], -1, values.shape[1])
+    return iter([(f"ffn_{part}_exps.weight", each.swapaxes(1, 2) if part == "down" else each)])
+
+
 _MISTRAL4 = Conversion("mistral4", _mistral4_keys, LATENT, _stacked, told="queries do not grow")
 MIXTURES: list[tuple[Case, Conversion]] = [
     (converted_case("minimax_m2"), Conversion("minimax-m2", _minimax, _MINIMAX, _corrected)),
@@ -178,6 +204,7 @@ MIXTURES: list[tuple[Case, Conversion]] = [
     (converted_case("dots1", max_window_layers=3), Conversion("dots1", _sigmoid, change=_corrected)),
     (converted_case("exaone_moe"), Conversion("exaone-moe", _sigmoid, change=_corrected)),
     (converted_case("mimo_v2_flash", n_group=1, topk_group=1), Conversion("mimo2", _mimo2, change=_with_sinks)),
+    (converted_case("dbrx"), Conversion("dbrx", _dbrx, _DBRX, _dbrx_tensor)),
     (converted_case("afmoe"), Conversion("afmoe", _afmoe, _AFMOE, _corrected)),
     *(
         (converted_case(f"falcon{kind}", bias=False), Conversion("falcon", _falcon, _FALCON, _falcon_tensor))

@@ -73,9 +73,9 @@ def test_paged_attention_gives_the_tokens_of_generate(model_type: str, tmp_path:
 
 
 def test_the_log_says_which_executor_serves_and_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for model_type in ("llama", "persimmon", "rwkv"):
+    for model_type in ("llama", "diffllama", "rwkv"):
         save_tiny(model_type, tmp_path / model_type)
-    asked = {"auto": ("llama", "persimmon", "rwkv"), "forearm": ("llama",), "transformers": ("llama",)}
+    asked = {"auto": ("llama", "diffllama", "rwkv"), "forearm": ("llama",), "transformers": ("llama",)}
 
     said = {}
     for impl, types in asked.items():
@@ -88,14 +88,14 @@ def test_the_log_says_which_executor_serves_and_why(tmp_path: Path, caplog: pyte
     ours = "with forearm's attention and packed weights"
     assert said == {
         ("auto", "llama"): "forearm computes the model: it has the family llama",
-        ("auto", "persimmon"): f"transformers computes the model (forearm has no family persimmon), {ours}",
+        ("auto", "diffllama"): f"transformers computes the model (forearm has no family diffllama), {ours}",
         ("auto", "rwkv"): "transformers computes the model (forearm has no family rwkv) with its own cache, "
         "sequence by sequence: it keeps a state of its own",
         ("forearm", "llama"): "forearm computes the model: it has the family llama",
         ("transformers", "llama"): f"transformers computes the model (--model-impl says so), {ours}",
     }
-    with pytest.raises(ConfigError, match='model_type = "persimmon"'):
-        make_executor(tmp_path / "persimmon", model_impl="forearm")
+    with pytest.raises(ConfigError, match='model_type = "diffllama"'):
+        make_executor(tmp_path / "diffllama", model_impl="forearm")
 
 
 def test_layers_with_the_same_input_are_one_matrix(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_linear_layers_are_quantized_while_loading(tmp_path: Path) -> None:
     assert rounded.packed_bytes < plain.packed_bytes
 
 
-@pytest.mark.parametrize("model_type", ["persimmon", "rwkv"])
+@pytest.mark.parametrize("model_type", ["diffllama", "rwkv"])
 def test_an_llm_serves_several_outputs_of_a_model_without_a_native_family(model_type: str, tmp_path: Path) -> None:
     wanted = reference_tokens(save_tiny(model_type, tmp_path), prompt_of(4))
     words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCABULARY)}, unk_token="w3"))
@@ -362,7 +362,7 @@ def test_a_checkpoints_code_is_run_only_if_that_is_asked(tmp_path: Path, monkeyp
 
 
 def test_without_torch_the_refusal_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny_config("persimmon").save_pretrained(tmp_path)
+    tiny_config("diffllama").save_pretrained(tmp_path)
     monkeypatch.setattr(modules, "find_spec", lambda _: None)
 
     with pytest.raises(ConfigError, match=r"forearm\[transformers\]"):

@@ -101,7 +101,7 @@ def assert_near(found: np.ndarray, wanted: np.ndarray) -> None:
         ("roberta-prelayernorm", AutoModelForMaskedLM, 0),
         ("deberta", AutoModel, 0),
         ("fnet", AutoModelForMaskedLM, 0),
-        ("persimmon", AutoModel, -1),
+        ("diffllama", AutoModel, -1),
         ("electra", AutoModelForSequenceClassification, 0),
         ("deberta", AutoModelForSequenceClassification, 0),
         ("bart", AutoModelForSequenceClassification, 0),

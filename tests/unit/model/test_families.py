@@ -209,7 +209,8 @@ def test_every_family_has_a_published_config() -> None:
         "hunyuan_moe", "hy_v3", "dots1", "solar_open", "exaone_moe", "flex_olmo", "afmoe", "granite_swa",
         "granite_moe_swa", "mellum", "aria", "mistral4", "flint", "cohere2_moe", "emu3", "mllama", "paddleocr_vl",
         "hunyuan_vl", "deepseek_ocr2", "cohere_compass", "cosmos3_edge", "laguna", "mimo_v2_flash",
-        "bailing_hybrid", "bloom", "mpt", "axk1", "nanochat", "minimax",
+        "bailing_hybrid", "bloom", "mpt", "axk1", "nanochat", "minimax", "dbrx", "persimmon", "gpt_neox_japanese",
+        "modernbert_decoder",
     }  # fmt: skip
 
 

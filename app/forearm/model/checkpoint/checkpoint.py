@@ -253,8 +253,9 @@ def _fitting(tensor: StoredTensor, expected: tuple[int, ...], part: TensorPart) 
     # Qwen3-VL's experts are columns on the hub, and rows in what transformers 5 writes.
     if len(shape) == 3 and shape[1] != expected[-1] == shape[2]:
         transposed = False
-    if len(shape) == 2 and transposed:
-        shape = (1, *shape)
+    if len(shape) == 2 and transposed:  # one matrix, or those of DBRX's experts
+        count = shape[0] // expected[-1] if shape[0] and shape[0] % expected[-1] == 0 else 1
+        shape = (count, shape[0] // count, shape[1])
     if len(shape) == 3 and len(expected) == 2:  # the matrices of all experts: their rows follow each other
         rows, columns = (shape[2], shape[2]) if transposed else (shape[1], 0)
         shape = (shape[0] * rows, shape[1] if transposed else shape[2])

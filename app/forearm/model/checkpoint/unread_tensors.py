@@ -34,6 +34,7 @@ _CARRIED = (
     "position_ids",
     "vision_tower.",
     "vision_model.",
+    "vision_embed_tokens.",  # Fuyu's patches of pictures
     "visual.",
     "embed_vision.",
     "audio_tower.",

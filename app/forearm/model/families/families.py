@@ -31,7 +31,7 @@ from forearm.model.families import (
 )
 from forearm.model.families.config import ModelConfig
 from forearm.model.families.decoder import FamilyInputs
-from forearm.model.families.encoders.encoders import ENCODERS
+from forearm.model.families.encoders.encoders import ENCODERS, modernbert_decoder
 from forearm.model.families.keys import Keys, read_json, text_part
 from forearm.model.families.recurrent import mamba2, selective_scan
 from forearm.model.families.rope import check_rope, with_rope
@@ -195,6 +195,7 @@ FAMILIES: dict[str, Family] = {
     "kimi_linear": delta.kimi_linear,
     "bailing_hybrid": delta.bailing_hybrid,
     "gpt_neox": gpt_like.gpt_neox,
+    "gpt_neox_japanese": gpt_like.gpt_neox_japanese,
     "gpt2": gpt_like.gpt2,
     "gpt_bigcode": gpt_like.gpt_bigcode,
     "gptj": gpt_like.gptj,
@@ -214,6 +215,8 @@ FAMILIES: dict[str, Family] = {
     "emu3": llama_like.emu3,
     "cwm": llama_like.cwm,
     "jais2": layer_norm.jais2,
+    "persimmon": layer_norm.persimmon,
+    "modernbert-decoder": modernbert_decoder,
     "hyperclovax": post_norm.hyperclovax,
     "youtu": latent.youtu,
     "mistral4": latent.mistral4,
@@ -228,6 +231,7 @@ FAMILIES: dict[str, Family] = {
     "hunyuan_v1_moe": mixtures.hunyuan_moe,
     "hy_v3": mixtures.hy_v3,
     "dots1": mixtures.dots1,
+    "dbrx": mixtures.dbrx,
     "solar_open": mixtures.solar_open,
     "exaone_moe": mixtures.exaone_moe,
     "flex_olmo": post_norm.flex_olmo,
@@ -254,11 +258,9 @@ FAMILIES: dict[str, Family] = {
     "glm46v": post_norm.glm4v,
     "glm4v_moe": experts.glm4_moe,
     "internvl": llama_like.qwen2,
-    "llava": llama_like.llama,
-    "llava_next": llama_like.llama,
+    **dict.fromkeys(("llava", "llava_next", "idefics3", "smolvlm", "deepseek_vl"), llama_like.llama),
+    **dict.fromkeys(("deepseek_vl_hybrid", "janus", "llava_next_video", "perception_lm"), llama_like.llama),
     "llava_onevision": llama_like.qwen2,
-    "idefics3": llama_like.llama,
-    "smolvlm": llama_like.llama,
     "ovis2": llama_like.qwen2,
     "exaone4_5": post_norm.exaone4,
     "lfm2_vl": hybrid.lfm2,
@@ -266,8 +268,6 @@ FAMILIES: dict[str, Family] = {
     "minicpmv4_6": hybrid.qwen3_5,
     "aya_vision": layer_norm.cohere2,
     "cohere2_vision": layer_norm.cohere2,
-    "deepseek_vl": llama_like.llama,
-    "deepseek_vl_hybrid": llama_like.llama,
     "fast_vlm": llama_like.qwen2,
     "glm_ocr": post_norm.glm_ocr,
     "glmga": post_norm.glm4v,
@@ -275,15 +275,12 @@ FAMILIES: dict[str, Family] = {
     "granite_speech": llama_like.granite,
     "granite_speech_plus": llama_like.granite,
     "idefics2": llama_like.mistral,
-    "janus": llama_like.llama,
     "kimi_k25": latent.deepseek_v3,
     "deepseek_ocr2": latent.deepseek_ocr2,
     "lighton_ocr": llama_like.qwen3,
-    "llava_next_video": llama_like.llama,
     "minicpm_ocr": hybrid.qwen3_5,
     "minicpmv4_7": hybrid.qwen3_5,
     "nemotron_h_omni": mamba2.nemotron_h,
-    "perception_lm": llama_like.llama,
     "pp_chart2table": llama_like.qwen2,
     "qianfan_ocr": llama_like.qwen3,
     "qwen2_audio": llama_like.qwen2,
@@ -303,6 +300,7 @@ FAMILIES: dict[str, Family] = {
     "cosmos3_omni": llama_like.qwen3_vl,
     "cosmos3_edge": llama_like.cosmos3_edge,
     "fun_asr_nano": llama_like.qwen3,
+    "fuyu": layer_norm.persimmon,
     "glmasr": llama_like.llama,
     "granite4_vision": llama_like.granite,
     "granite_docling": llama_like.granite,

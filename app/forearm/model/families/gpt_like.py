@@ -71,7 +71,7 @@ def gpt_bigcode(inputs: FamilyInputs) -> ModelConfig:
     inputs = _with_usual_names(inputs).with_defaults(activation_function="gelu_pytorch_tanh")
     heads, one = inputs.keys.integer("num_attention_heads"), inputs.keys.flag("multi_query", True)
     inputs.keys.get("num_key_value_heads")  # transformers writes what it derives from multi_query
-    by_head = _in_pieces("attn.c_attn", inputs.keys.integer("hidden_size") // heads, "qkv")
+    by_head = in_pieces("attn.c_attn", inputs.keys.integer("hidden_size") // heads, "qkv")
     return _gpt2(inputs, 1 if one else heads, dict.fromkeys("qkv", "attn.c_attn") if one else by_head, "")
 
 
@@ -122,10 +122,10 @@ def codegen(inputs: FamilyInputs) -> ModelConfig:
     heads, width = inputs.keys.integer("num_attention_heads"), inputs.keys.integer("hidden_size") // 4
     if heads % 4:
         raise inputs.keys.wrong("n_head", "a multiple of 4")
-    return _gptj(inputs, _in_pieces("attn.qkv_proj", width, "qvk"))
+    return _gptj(inputs, in_pieces("attn.qkv_proj", width, "qvk"))
 
 
-def _in_pieces(stored: str, rows: int, order: str) -> dict[str, str]:
+def in_pieces(stored: str, rows: int, order: str) -> dict[str, str]:
     """Return the names of parts that alternate in a tensor, `rows` rows of each at a time."""
     return {name: f"{stored}[{i * rows}:{rows}:{len(order) * rows}]" for i, name in enumerate(order)}
 
@@ -153,10 +153,25 @@ def _gptj(inputs: FamilyInputs, names: dict[str, str]) -> ModelConfig:
 
 def gpt_neox(inputs: FamilyInputs) -> ModelConfig:
     """GPT-NeoX, Pythia, Dolly 2, RedPajama: parallel halves of a layer, each behind a LayerNorm; qkv fused by head."""
+    parallel, bias = inputs.keys.flag("use_parallel_residual", True), inputs.keys.flag("attention_bias", True)
+    return _neox(inputs, 0.25, parallel_residual=parallel, qkv_bias=bias, o_bias=bias, mlp_bias=True)
+
+
+def gpt_neox_japanese(inputs: FamilyInputs) -> ModelConfig:
+    """GPT-NeoX-Japanese: GPT-NeoX with one half of a layer behind the other, and one bias, of the last attention."""
+    keys, last = inputs.keys, inputs.layers - 1
+    width = keys.positive("intermediate_multiple_size", 4.0) * keys.integer("hidden_size")
+    if not 1 <= width <= 1 << 20:
+        raise keys.wrong("intermediate_multiple_size", f"at least 1 / hidden_size, and at most {1 << 20} / hidden_size")
+    inputs = inputs.with_defaults(intermediate_size=int(width), tie_word_embeddings=True)
+    return _neox(inputs, 1.0, mixers=[Attention(rope=0, o_bias=i == last) for i in range(last + 1)])
+
+
+def _neox(inputs: FamilyInputs, rotary: float, **differs: Any) -> ModelConfig:
+    """Return a GPT-NeoX. rotary: the rotated share of a head, if config.json says none. differs: as of `decoder`."""
     keys = inputs.keys
-    theta, fraction = keys.number("rotary_emb_base", 10_000.0), keys.number("rotary_pct", 0.25)
+    theta, fraction = keys.number("rotary_emb_base", 10_000.0), keys.number("rotary_pct", rotary)
     inputs = inputs.with_defaults(hidden_act="gelu", rope_theta=theta, partial_rotary_factor=fraction)
-    bias = keys.flag("attention_bias", True)
     head_dim = keys.integer("hidden_size") // keys.integer("num_attention_heads")
     names = {"embed": "embed_in", "final_norm": "final_layer_norm", "o": "attention.dense"}
     names |= {"up": "mlp.dense_h_to_4h", "down": "mlp.dense_4h_to_h"}
@@ -166,11 +181,8 @@ def gpt_neox(inputs: FamilyInputs) -> ModelConfig:
         gated=False,
         layer_norm=True,
         norm_eps=keys.number("layer_norm_eps", 1e-5),
-        parallel_residual=keys.flag("use_parallel_residual", True),
-        qkv_bias=bias,
-        o_bias=bias,
-        mlp_bias=True,
-        names=names | _in_pieces("attention.query_key_value", head_dim, "qkv"),
+        names=names | in_pieces("attention.query_key_value", head_dim, "qkv"),
+        **differs,
     )
 
 
@@ -284,7 +296,7 @@ def bloom(inputs: FamilyInputs) -> ModelConfig:
     for key in ("attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "offset_alibi",
                 "skip_bias_add", "skip_bias_add_qkv", "slow_but_exact", "unk_token_id"):  # fmt: skip
         keys.get(key)  # marks it as read: they tell how training computed the same numbers
-    qkv = _in_pieces("self_attention.query_key_value", keys.integer("hidden_size") // heads, "qkv")
+    qkv = in_pieces("self_attention.query_key_value", keys.integer("hidden_size") // heads, "qkv")
     return decoder(
         inputs,
         gated=False,

@@ -15,6 +15,7 @@ from forearm.model.families.decoder import (
     with_slopes,
 )
 from forearm.model.families.experts import SHARED_EXPERTS, routed
+from forearm.model.families.gpt_like import in_pieces
 from forearm.model.families.keys import Keys
 from forearm.model.families.switches import FULL, SLIDING
 
@@ -44,11 +45,7 @@ def starcoder2(inputs: FamilyInputs) -> ModelConfig:
 
 def mpt(inputs: FamilyInputs) -> ModelConfig:
     """MPT 7B and 30B, StoryWriter: ALiBi instead of positions, no biases at all, q, k and v fused and clamped."""
-    keys = inputs.keys
-    usual = {"d_model": "hidden_size", "n_heads": "num_attention_heads", "n_layers": "num_hidden_layers"}
-    usual |= {"max_seq_len": "max_position_embeddings"}
-    inputs = inputs.with_defaults(**{name: keys.get(own) for own, name in usual.items() if keys.get(own) is not None})
-    inputs = inputs.with_defaults(hidden_act="gelu", max_position_embeddings=2048, tie_word_embeddings=True)
+    inputs = with_mosaic_names(inputs).with_defaults(hidden_act="gelu", tie_word_embeddings=True)
     keys, hidden = inputs.keys, inputs.keys.integer("hidden_size")
     heads, attention = keys.integer("num_attention_heads"), keys.object("attn_config") or Keys({}, keys.source)
     for key in ("emb_pdrop", "embedding_fraction", "init_config", "init_device", "tokenizer_name", "verbose"):
@@ -68,6 +65,15 @@ def mpt(inputs: FamilyInputs) -> ModelConfig:
         names=_MPT_NAMES,
         **with_slopes(inputs, heads, attention.positive("alibi_bias_max", 8.0)),
     )
+
+
+def with_mosaic_names(inputs: FamilyInputs) -> FamilyInputs:
+    """Return the inputs with the sizes of MPT and DBRX under the names that other families have."""
+    keys = inputs.keys
+    usual = {"d_model": "hidden_size", "n_heads": "num_attention_heads", "n_layers": "num_hidden_layers"}
+    usual |= {"max_seq_len": "max_position_embeddings"}
+    inputs = inputs.with_defaults(**{name: keys.get(own) for own, name in usual.items() if keys.get(own) is not None})
+    return inputs.with_defaults(max_position_embeddings=2048)
 
 
 _MPT_NAMES = {
@@ -91,6 +97,31 @@ def nemotron(inputs: FamilyInputs) -> ModelConfig:
         qkv_bias=bias,
         o_bias=bias,
         mlp_bias=keys.flag("mlp_bias"),
+    )
+
+
+def persimmon(inputs: FamilyInputs) -> ModelConfig:
+    """Persimmon 8B, and Fuyu 8B for text: LayerNorms of q and k of each head, relu squared, half of a head rotated."""
+    inputs = inputs.with_defaults(hidden_act="relu2", partial_rotary_factor=0.5)
+    keys = inputs.keys
+    normed = keys.flag("qk_layernorm", True)
+    names = {f"{part}_norm": f"self_attn.{part}_layernorm[heads]" for part in "qk"}
+    names |= {"final_norm": "final_layernorm", "o": "self_attn.dense"}
+    names |= {"up": "mlp.dense_h_to_4h", "down": "mlp.dense_4h_to_h"}
+    heads = keys.integer("num_attention_heads")
+    return decoder(
+        inputs,
+        partial=True,
+        gated=False,
+        layer_norm=True,
+        norm_eps=keys.number("layer_norm_eps", 1e-5),
+        kv_heads=heads,
+        qk_norm="each_head" if normed else "none",
+        qk_norm_bias=normed,
+        qkv_bias=True,
+        o_bias=True,
+        mlp_bias=True,
+        names=names | in_pieces("self_attn.query_key_value", keys.integer("hidden_size") // heads, "qkv"),
     )
 
 

@@ -17,6 +17,7 @@ from forearm.model.families.decoder import (
 )
 from forearm.model.families.experts import MIXTRAL_NAMES, SHARED_EXPERTS, glm4_moe, granite_moe, routed
 from forearm.model.families.keys import Keys
+from forearm.model.families.layer_norm import with_mosaic_names
 from forearm.model.families.llama_like import hunyuan, with_windows
 from forearm.model.families.post_norm import exaone4_mixers
 
@@ -65,6 +66,51 @@ def hunyuan_moe(inputs: FamilyInputs) -> ModelConfig:
         layers=tuple(replace(layer, feed_forward=experts) for layer in dense.layers),
         names=dense.names | names | {"router": "mlp.gate.wg"},
     )
+
+
+def dbrx(inputs: FamilyInputs) -> ModelConfig:
+    """DBRX: LayerNorms without biases, q, k and v fused and clamped, few key heads; 4 of 16 experts in all layers."""
+    inputs = with_mosaic_names(inputs)
+    keys = inputs.keys
+    attention, own = (keys.object(key) or Keys({}, f"{keys.source}: {key}") for key in ("attn_config", "ffn_config"))
+    for key in ("emb_pdrop", "num_key_value_heads"):
+        keys.get(key)  # marks it as read: of training, and what transformers writes of attn_config
+    width, few = own.integer("ffn_hidden_size", 3584), attention.integer("kv_n_heads", 1)
+    if not 1 <= width <= 1 << 20:
+        raise own.wrong("ffn_hidden_size", f"1 to {1 << 20}")
+    heads = keys.integer("num_attention_heads")
+    if not 1 <= few <= heads or heads % few:
+        raise attention.wrong("kv_n_heads", f"a divisor of n_heads ({heads})")
+    own.only(moe_normalize_expert_weights=1)
+    renormalized = own.optional_number("moe_normalize_expert_weights", 1.0) is not None
+    act = (own.object("ffn_act_fn") or Keys({}, own.source)).text("name", "silu")
+    inputs = replace(inputs, keys=keys.with_values(
+        num_key_value_heads=few, intermediate_size=width, hidden_act=act,
+        moe_num_experts=own.integer("moe_num_experts", 4), moe_top_k=own.integer("moe_top_k", 1),
+    ))  # fmt: skip
+    trained = attention.optional_number("rope_theta")
+    if trained is not None and "rope_scaling" not in keys:  # which --rope-theta changes
+        old = keys.object("rope_parameters")
+        angles = {"rope_parameters": old.values | {"rope_theta": trained}} if old else {"rope_theta": trained}
+        inputs = replace(inputs, keys=inputs.keys.with_values(**angles))
+    experts = routed(inputs, "moe_num_experts", "intermediate_size", renormalized, active="moe_top_k")
+    return decoder(
+        inputs,
+        feed_forwards=[experts] * inputs.layers,
+        layer_norm=True,
+        norm_bias=False,
+        norm_eps=1e-5,  # torch's default for LayerNorm; DBRX has no key for it
+        qkv_clip=attention.optional_number("clip_qkv") or 0.0,
+        names=_DBRX_NAMES,
+    )
+
+
+_DBRX_NAMES = {
+    "embed": "wte", "layers": "blocks", "final_norm": "norm_f", "o": "norm_attn_norm.attn.out_proj",
+    **dict.fromkeys("qkv", "norm_attn_norm.attn.Wqkv"),
+    "input_norm": "norm_attn_norm.norm_1", "pre_mlp_norm": "norm_attn_norm.norm_2", "router": "ffn.router.layer",
+    "experts.gate": "ffn.experts.mlp.w1", "experts.up": "ffn.experts.mlp.v1", "experts.down": "ffn.experts.mlp.w2.T",
+}  # fmt: skip
 
 
 def dots1(inputs: FamilyInputs) -> ModelConfig:

@@ -272,6 +272,7 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
     "minimax-m2": GgufArchitecture(("minimax_m2",), gguf_experts.minimax_m2),
     "hunyuan-moe": GgufArchitecture(("hunyuan_v1_moe",), gguf_experts.hunyuan_moe),
     "dots1": GgufArchitecture(("dots1",), gguf_experts.corrected),
+    "dbrx": GgufArchitecture(("dbrx",), gguf_experts.dbrx, {"pre_mlp_norm": "attn_output_norm"}),
     "exaone-moe": GgufArchitecture(("exaone_moe",), _exaone_moe),
     "afmoe": GgufArchitecture(("afmoe",), gguf_experts.corrected, {"q_gate": "attn_gate"}),
     "mimo2": GgufArchitecture(

@@ -50,6 +50,17 @@ def _sigmoid(metadata: GgufMetadata, otherwise: bool) -> bool:
     return kind == _SIGMOID if kind else otherwise
 
 
+def dbrx(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add DBRX's objects of attention and of experts."""
+    clip = metadata.number("attention.clamp_kqv", 0.0)
+    values["attn_config"] = {"kv_n_heads": values["num_key_value_heads"], "clip_qkv": clip or None}
+    values["ffn_config"] = {
+        "ffn_hidden_size": values["intermediate_size"], "moe_num_experts": metadata.integer("expert_count"),
+        "moe_top_k": metadata.integer("expert_used_count"),
+    }  # fmt: skip
+    return None
+
+
 def qwen2_moe(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     """Add Qwen2-MoE's shared expert."""
     plain(metadata, values)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from forearm.model.families import switches
-from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig, Rope
+from forearm.model.families.config import Attention, Dense, FeedForward, Layer, ModelConfig, Rope
 from forearm.model.families.decoder import ACTIVATIONS, FamilyInputs, activation, decoder, positions, sizes
 from forearm.model.families.encoders import bert_like
 from forearm.model.families.encoders.bert_like import MOST_DISTANCE, distance_buckets
@@ -73,6 +73,33 @@ def modernbert(inputs: FamilyInputs) -> ModelConfig:
         pooled=True,
         tied_head=True,
         names=_MODERN,
+    )
+
+
+def modernbert_decoder(inputs: FamilyInputs) -> ModelConfig:
+    """Ettin's decoders: ModernBERT that sees no later tokens; a layer and a norm stand before its head."""
+    inputs = inputs.with_defaults(local_attention=128, tie_word_embeddings=True)
+    keys = inputs.keys
+    if keys.object("rope_scaling"):
+        raise keys.wrong("rope_scaling", "null: angles are those of rope_parameters, by layer type")
+    # With the query's own key; transformers writes it, published files have twice as many in local_attention.
+    window = keys.integer("sliding_window", keys.integer("local_attention") // 2)
+    if window < 1:
+        raise keys.wrong("local_attention", "2 or more: twice the keys of a window")
+    encoder = modernbert(inputs)
+    act, bias = activation(keys, "classifier_activation", "gelu"), keys.flag("classifier_bias")
+    return replace(
+        encoder,
+        layers=tuple(
+            replace(one, mixer=Attention(rope=1, window=window)) if one.mixer != Attention(rope=0) else one
+            for one in encoder.layers
+        ),
+        bidirectional=False,
+        pooled=False,
+        tied_head=keys.flag("tie_word_embeddings"),
+        head_bias=keys.flag("decoder_bias", True),
+        head_dense=Dense(encoder.hidden, "lm_head.dense", bias, act, "lm_head.norm"),
+        names=_MODERN | {"head": "decoder"} | {part: f"attn.{part}_proj" for part in "qkv"},
     )
 
 
