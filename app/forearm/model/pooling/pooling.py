@@ -165,11 +165,12 @@ def _classifier(keys: Keys) -> PoolingPlan:
     elif model_type == "deberta-v2":
         act = ACTIVATIONS[keys.text("pooler_hidden_act", "gelu")]
         dense = (Dense(hidden, "pooler.dense", activation=act), Dense(count, "classifier"))
-    elif model_type == "modernbert":
-        pool = "mean" if keys.text("classifier_pooling", "cls") == "mean" else "cls"
+    elif model_type in ("modernbert", "modernbert-decoder"):
+        decodes = model_type == "modernbert-decoder"
+        pool = "last" if decodes else "mean" if keys.text("classifier_pooling", "cls") == "mean" else "cls"
         act = ACTIVATIONS[keys.text("classifier_activation", "gelu")]
         bias = keys.flag("classifier_bias")
-        dense = (Dense(hidden, "head.dense", bias, act, "head.norm"), Dense(count, "classifier"))
+        dense = (Dense(hidden, "head.dense", bias, act, "head.norm"), Dense(count, "classifier", bias or not decodes))
     else:
         pool, dense = "last", (Dense(count, "score", bias=False),)
     return PoolingPlan("classify", pool, _finish(keys, count), dense, labels=labels)
