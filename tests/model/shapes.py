@@ -251,6 +251,7 @@ SHAPES = {
         LLAMA,
         tied_head=True,
         head_bias=True,
+        norm_residual="first",
         head_dense=Dense(LLAMA.hidden, "lm_head.dense", activation="gelu_erf", norm="lm_head.norm"),
     ),
     "norms within halves": replace(LLAMA, sub_norm=True, layers=layers(FeedForward(176, "relu_squared"))),

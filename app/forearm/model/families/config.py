@@ -309,10 +309,10 @@ class ModelConfig:
     def layers_stand_alone(self) -> bool:
         """True if a layer can be computed by itself: it has the model's kv heads, and hands on the residual alone."""
         latents = [layer.mixer for layer in self.layers if isinstance(layer.mixer, LatentAttention)]
-        shares = any(one.indexer and one.indexer.shared for one in latents)
+        shares = any(one.indexer and one.indexer.shared for one in latents) or self.per_layer or self.hyper_connections
         mixers = [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention)]
         own = any(m.kv_heads or m.head_dim or m.keys_as_values or m.shared_from is not None for m in mixers)
-        return self.norm_residual == "none" and not (own or shares or self.per_layer or self.hyper_connections)
+        return not (own or shares) and self.norm_residual in (("none",) if self.pooled else ("none", "first"))
 
     @property
     def has_states(self) -> bool:
