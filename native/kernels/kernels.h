@@ -167,7 +167,8 @@ struct Layout {
 constexpr int64_t packed_elements(int64_t n, int64_t k, int64_t quantum) {
   return (n + kPanel - 1) / kPanel * kPanel * ((k + quantum - 1) / quantum * quantum);
 }
-constexpr int64_t packed_bytes(DType dtype, int64_t n, int64_t k, int64_t quantum) {
+// Always inlined: a copy would be a weak symbol, of which the linker keeps one of any tier.
+[[gnu::always_inline]] constexpr int64_t packed_bytes(DType dtype, int64_t n, int64_t k, int64_t quantum) {
   const int64_t together = has_six_bits(dtype) ? kSixBitK : has_nibbles(dtype) ? 2 * quantum : quantum;
   return packed_elements(n, k, together) * dtype_bits(dtype) / 8;
 }
