@@ -26,6 +26,7 @@ _KEYS = {
     "num_key_value_heads": "attention.head_count_kv", "head_dim": "attention.key_length",
     "rms_norm_eps": "attention.layer_norm_rms_epsilon", "sliding_window": "attention.sliding_window",
 }  # fmt: skip
+_HEADS = {"score.weight": "cls.output.weight"}  # as the converter names a Qwen3-Reranker's
 _DISTIL = {"dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads"}
 _DISTIL |= {"hidden_dim": "intermediate_size"}
 
@@ -40,10 +41,10 @@ def write_encoder(
     tensors: dict[str, Any] = {}
     for name, values in load_file(folder / "model.safetensors").items():
         for stored, value in _converted(config, name, np.asarray(values, np.float32)):
-            ours = names.get_name(stored, try_suffixes=(".weight", ".bias"))
+            ours = _HEADS.get(stored) or names.get_name(stored, try_suffixes=(".weight", ".bias"))
             assert ours, f"{stored} of {name} has no name"
             tensors[ours] = _typed(ours, np.ascontiguousarray(value), quantized)
-    for number in (2, 3):  # EmbeddingGemma's, without biases
+    for number in (2, 3):  # EmbeddingGemma's and ColBERT's, without biases
         if (dense := folder / f"{number}_Dense" / "model.safetensors").is_file():
             tensors[f"dense_{number}.weight"] = load_file(dense)["linear.weight"]
     found = {key: config[name] for name, key in _KEYS.items() if config.get(name) is not None}

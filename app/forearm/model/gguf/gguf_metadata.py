@@ -26,6 +26,7 @@ _ONLY: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 _IGNORED = (
     "vocab_size",
+    "embedding_length_out",
     "rope.scaling.finetuned",
     "rope.scaling.yarn_ext_factor",
     "attention.value_length",

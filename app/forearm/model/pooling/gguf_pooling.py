@@ -40,10 +40,12 @@ def gguf_plan(path: Path, asked: PoolingAsked) -> PoolingPlan | None:
         return _classifier(gguf, usual, model_type)
     dense = tuple(
         Dense(gguf.tensors[f"{name}.weight"].shape[0], name, bias=f"{name}.bias" in gguf.tensors)
-        for name in ("dense_2", "dense_3")  # EmbeddingGemma's
+        for name in ("dense_2", "dense_3")  # EmbeddingGemma's; a BERT has one if it is a ColBERT
         if f"{name}.weight" in gguf.tensors
     )
-    return PoolingPlan("embed", _POOLS.get(kind, usual), "normalize", dense, model_type=model_type)
+    late = bool(dense) and architecture == "bert"
+    pool = _POOLS.get(kind, usual)
+    return PoolingPlan("embed", pool, "normalize", dense, model_type=model_type, late_interaction=late)
 
 
 def _classifier(gguf: Gguf, pool: Pool, model_type: str) -> PoolingPlan:
