@@ -97,6 +97,36 @@ def test_steps_fill_the_target_from_the_second_prompt_on_whatever_the_context() 
     assert max(seconds for seconds, _ in steps) <= 0.15
 
 
+@pytest.mark.parametrize("outputs", [1, 4])
+@pytest.mark.parametrize("decode_s", [0.01, 0.05])
+def test_a_delayed_first_decode_does_not_lengthen_steps_with_prompts(decode_s: float, outputs: int) -> None:
+    """The first decode takes 20 times as long as the next, as when pages of weights are read for the first time."""
+    machine = Machine(20 * decode_s, 0.002)
+    machine.add(8)
+    machine.step()
+    machine.step()
+    machine.decode_s = decode_s
+    for _ in range(outputs - 1):
+        machine.add(1)
+    machine.step()
+    for prompt in (1000, 2000):
+        machine.add(prompt)
+        steps = machine.until_computed()
+
+        assert max(seconds for seconds, _ in steps) <= max(0.15, 2 * decode_s)
+
+
+def test_a_machine_that_gets_faster_is_soon_used() -> None:
+    machine = Machine(0.01, 0.004)
+    machine.beside_a_stream(4000)
+    machine.token_s = 0.0005
+    machine.add(4000)
+    machine.until_computed()
+    machine.add(4000)
+
+    assert min(seconds for seconds, tokens in machine.until_computed()[:-1] if tokens) > 0.1
+
+
 def test_without_a_target_prompts_take_the_whole_budget() -> None:
     steps = Machine(0.01, 0.001, target_s=0.0).beside_a_stream(4000)
 

@@ -13,7 +13,11 @@ _AIM = 0.84  # share of the target: steps vary by a few percent, and 99 of 100 s
 _PLAIN_AFTER = 64  # steps with prompts, after which a step without measures the decodes' time
 _NEW = 0.2  # weight of a newly measured time; steps of one kind differ by a few percent
 _NEW_PROMPT = 0.4  # the same for a token of a prompt of that context; for others, _NEW
-_LEAST_S = 1e-6  # time of the prompt tokens of a step that takes no longer with them
+_DELAYED = 0.8  # a step with prompts that takes less than this share of one without: what is known was a delayed one's
+_LEAST_S = 1e-6  # time for prompt tokens in a step that takes too long without them
+# Least share of its step that the first measured prompt takes. Where the decodes' known time is a delayed step's, the
+# difference is about nothing: a whole budget followed, and 30 more until a token's time had doubled often enough.
+_FIRST_SHARE = 0.5
 _CONTEXT = 256  # tokens; times per prompt token are learnt for multiples of it
 # The assumed cost of another token, as a share of the step's mean time per token, if no larger step was measured:
 # a small step mostly reads weights. An estimate that is too low is corrected by the first step that tries it.
@@ -30,14 +34,20 @@ class StepTimes:
     def __init__(self) -> None:
         self._seconds: dict[int, float] = {}
         self._prompt_token_s: dict[int, float] = {}  # by context in multiples of _CONTEXT
+        self._bounds: set[int] = set()  # numbers of tokens of which no step took so long, but steps with prompts
         self._since_plain = 0  # steps with prompts since the last one without
 
     def observe(self, tokens: int, seconds: float) -> None:
         """Learn from a step without prompts. The time of a delayed one is capped at twice the usual."""
         self._since_plain = 0
         size = rounded(tokens)
+        if size in self._bounds:
+            self._bounds.remove(size)
+            self._seconds[size] = min(seconds, self._seconds[size])
         known = self._seconds.get(size, seconds)
         self._seconds[size] = known + _NEW * (min(seconds, 2 * known) - known)
+        for smaller in [other for other in self._seconds if other < size]:  # whatever a delayed one took
+            self._seconds[smaller] = min(self._seconds[smaller], self._seconds[size])
 
     def of(self, tokens: npt.NDArray[np.int64]) -> Float64Array:
         """Return the seconds of steps of these sizes; more tokens never take less time."""
@@ -56,14 +66,21 @@ class StepTimes:
         will at others, too.
         """
         self._since_plain += tokens > 0
+        delayed = seconds < _DELAYED * self._decode_s(tokens)
+        if delayed:
+            self._limit(tokens, seconds)  # without prompts it would take no longer
         if prompt_tokens < PROMPT_TILE:
             return  # mostly reads weights
-        each_s = max(seconds - self._decode_s(tokens), _LEAST_S) / prompt_tokens
+        if self._prompt_token_s:
+            least = _LEAST_SLOPE * prompt_tokens / (tokens + prompt_tokens)
+        else:
+            least = 1.0 if delayed else _FIRST_SHARE
+        each_s = max(seconds - self._decode_s(tokens), least * seconds) / prompt_tokens
         known_s = self._each_s(context) if self._prompt_token_s else each_s
         more = min(each_s / known_s, 2.0) - 1
         at = rounded(round(context / _CONTEXT))
         if at not in self._prompt_token_s:
-            self._prompt_token_s[at] = known_s * (1 + more)
+            self._prompt_token_s[at] = known_s * (1 + max(more, -0.5))
             return
         for other in self._prompt_token_s:
             self._prompt_token_s[other] *= 1 + (_NEW_PROMPT if other == at else _NEW) * more
@@ -97,6 +114,13 @@ class StepTimes:
         each_s = self._each_s(context + prompt_tokens / 2)
         left_s = room_s - prompt_tokens * each_s
         return left_s if left_s >= PROMPT_TILE * each_s else 0.0
+
+    def _limit(self, tokens: int, seconds: float) -> None:
+        """Bound the time of steps of so many tokens and fewer without prompts, and have the next step measure one."""
+        for size in [size for size in self._seconds if size <= tokens] + [rounded(tokens)]:
+            self._seconds[size] = min(self._seconds.get(size, seconds), seconds)
+            self._bounds.add(size)
+        self._since_plain = _PLAIN_AFTER
 
     def _each_s(self, context: float) -> float:
         """Return the seconds of a prompt token after `context` tokens. At least one was measured."""
