@@ -27,8 +27,8 @@ namespace {
 std::unique_ptr<Executor> make_executor(const py::object& config, const py::object& matrices, const py::object& formats,
                                         const std::string& kv_dtype, int64_t step_tokens, int64_t step_sequences,
                                         int64_t step_logit_rows, int64_t max_model_len, std::vector<int> cores,
-                                        int threads, std::vector<int> ranks) {
-  const Limits limits{dtype_of(kv_dtype), step_tokens, step_sequences, step_logit_rows, max_model_len};
+                                        int threads, std::vector<int> ranks, bool kv_groups) {
+  const Limits limits{dtype_of(kv_dtype), step_tokens, step_sequences, step_logit_rows, max_model_len, kv_groups};
   if (ranks.empty()) ranks = {threads};
   if (std::accumulate(ranks.begin(), ranks.end(), 0) != threads)
     throw std::invalid_argument("the threads of all ranks must add up to " + std::to_string(threads) +
@@ -45,8 +45,12 @@ int64_t scratch_bytes(const py::object& config, const py::object& matrices, cons
   return Scratch::bytes_for(model, limits, formats_of(formats), threads, any_tier);
 }
 
-int64_t kv_block_bytes(const py::object& config, const std::string& kv_dtype) {
-  return KvBlocks(config_of(config, py::tuple()), dtype_of(kv_dtype), 1).bytes_per_block();
+int64_t kv_block_bytes(const py::object& config, const std::string& kv_dtype, bool grouped) {
+  return KvBlocks(config_of(config, py::tuple()), dtype_of(kv_dtype), 1, grouped).bytes_per_block();
+}
+
+std::vector<int64_t> kv_reaches(const py::object& config, const std::string& kv_dtype) {
+  return kv_groups(config_of(config, py::tuple()), dtype_of(kv_dtype)).reach;
 }
 
 int64_t state_bytes(const py::object& config) { return States(config_of(config, py::tuple())).bytes_per_slot(); }
@@ -113,7 +117,11 @@ void run_step(Executor& executor, const Array<int32_t>& tokens, const Array<int3
   Batch batch{};
   batch.tokens = length("tokens", tokens);
   batch.sequences = std::max<int64_t>(length("starts", starts) - 1, 0);
-  batch.blocks = length("blocks", blocks);
+  const int64_t groups = executor.kv().groups(), tables = length("blocks", blocks);
+  if (tables % groups)
+    throw std::invalid_argument("blocks has length " + std::to_string(tables) + "; it has as many for each of " +
+                                std::to_string(groups) + " groups of layers");
+  batch.blocks = tables / groups;
   batch.logits = length("logit_rows", logit_rows);
   expect_length("positions", positions, batch.tokens);
   expect_starts("starts", starts, batch.sequences, batch.tokens);
@@ -191,7 +199,7 @@ void bind_executor(py::module_& module) {
   executor
       .def(py::init(&make_executor), "config"_a, "matrices"_a, "formats"_a, "kv_dtype"_a, "step_tokens"_a,
            "step_sequences"_a, "step_logit_rows"_a, "max_model_len"_a, "cores"_a, "threads"_a,
-           "ranks"_a = std::vector<int>{})
+           "ranks"_a = std::vector<int>{}, "kv_groups"_a = false)
       .def_property_readonly("packed_bytes", &Executor::packed_bytes)
       .def_property_readonly("weights_mapped", &Executor::weights_mapped)
       .def_property_readonly("scratch_bytes", &Executor::scratch_bytes)
@@ -247,7 +255,8 @@ PYBIND11_MODULE(_native, module) {
   module.def("operand_form", &forearm::operand_form, "weight_dtype"_a);
   module.def("scratch_bytes", &forearm::scratch_bytes, "config"_a, "matrices"_a, "formats"_a, "step_tokens"_a,
              "step_logit_rows"_a, "max_model_len"_a, "threads"_a, "any_tier"_a = false);
-  module.def("kv_block_bytes", &forearm::kv_block_bytes, "config"_a, "kv_dtype"_a);
+  module.def("kv_block_bytes", &forearm::kv_block_bytes, "config"_a, "kv_dtype"_a, "grouped"_a = false);
+  module.def("kv_reaches", &forearm::kv_reaches, "config"_a, "kv_dtype"_a);
   module.def("state_bytes", &forearm::state_bytes, "config"_a);
   module.def("limits", &forearm::limits, "cores"_a, "threads"_a, "megabytes"_a = 1024, "seconds"_a = 1.0);
   forearm::bind_executor(module);

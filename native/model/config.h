@@ -391,6 +391,7 @@ using Formats = std::map<std::string, Format>;
 struct Limits {
   DType kv_dtype;
   int64_t step_tokens, step_sequences, step_logit_rows, max_model_len;
+  bool kv_groups = false;  // layers with a window have blocks of their own (kv_groups.h)
 };
 
 // Throws std::invalid_argument naming the field and its value: impossible sizes, heads that don't divide, an odd rotary

@@ -21,7 +21,7 @@ Executor::Executor(Config config, const Formats& formats, const Limits& limits, 
       ranks_(ranks),
       pool_(ranks.threads(), std::move(cores)),
       weights_(config_, formats, ranks_),
-      kv_(config_, limits.kv_dtype, ranks_),
+      kv_(config_, limits.kv_dtype, ranks_, limits.kv_groups),
       states_(config_),
       scratch_(config_, limits, matrix_inputs(config_, formats), kv_.padded_head_dim(), ranks_.threads()),
       pooling_(config_, weights_, ranks_.threads()) {
@@ -76,7 +76,7 @@ void Executor::check_ready(const Batch& batch) const {
   if (!loaded_) throw std::logic_error("a step before finish_loading");
   if (kv_.blocks() == 0) throw std::logic_error("a step before allocate_kv");
   if (config_.has_states() && states_.slots() == 0) throw std::logic_error("a step before allocate_states");
-  check(batch, config_, limits_, kv_.blocks(), states_.slots());
+  check(batch, config_, limits_, kv_, states_.slots());
 }
 
 void Executor::forward(const Batch& batch) {

@@ -285,7 +285,8 @@ int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int th
     cosines[i] = carver.take<float>(tokens * pairs * 4);
     sines[i] = carver.take<float>(tokens * pairs * 4);
   }
-  slots = carver.take<int32_t>(tokens * 4);
+  const bool grouped = kv_groups(c, limits.kv_dtype).reach.size() > 1;
+  slots = carver.take<int32_t>((grouped ? kMostKvGroups : 1) * tokens * 4);
   partials = carver.take<float>(partial_floats * 4);
   own_row_ = carver.take_each(threads, own_row_bytes_);
   own_attend_ = carver.take_each(threads, own_attend_bytes_);

@@ -163,7 +163,7 @@ class Scratch {
   float* alibi;                        // DistanceBias::values of Config::slopes: kept for all steps
   int64_t alibi_reach;                 // and its reach
   std::vector<float*> cosines, sines;  // by rope: [step_tokens, rotary_dim / 2]
-  int32_t* slots;                      // [step_tokens]
+  int32_t* slots;                      // [group of KvGroups][token of the step]
   float* partials;                     // [partial_floats]: attention of one chunk of keys each
   int64_t partial_floats;
 

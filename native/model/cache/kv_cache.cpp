@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <stdexcept>
 
 namespace forearm {
@@ -19,9 +20,11 @@ HeadShape keys_of(int64_t dim) { return {1, 1, dim, true, false, 0, dim}; }
 
 }  // namespace
 
-KvBlocks::KvBlocks(const Config& c, DType dtype, const Ranks& ranks)
+KvBlocks::KvBlocks(const Config& c, DType dtype, const Ranks& ranks, bool grouped)
     : dtype_(checked(dtype)),
       ranks_(ranks),
+      groups_(grouped ? kv_groups(c, dtype) : KvGroups{{0}, std::vector<size_t>(c.layers.size())}),
+      group_bytes_(groups_.reach.size(), std::vector<int64_t>(static_cast<size_t>(ranks.count()))),
       rank_bytes_(static_cast<size_t>(ranks.count())),
       rank_at_(static_cast<size_t>(ranks.count())) {
   for (size_t i = 0; i < c.layers.size(); ++i) {
@@ -29,7 +32,7 @@ KvBlocks::KvBlocks(const Config& c, DType dtype, const Ranks& ranks)
     const bool shares = attention && attention->shared_from;
     const bool own = c.attends(i) && !shares && (!c.pooled || caches_.empty());
     place_.push_back(own ? caches_.size() : shares ? place_[*attention->shared_from] : 0);
-    if (own) add_cache(c.head_shape(i), c.head_shape(i).chosen > 0);
+    if (own) add_cache(c.head_shape(i), c.head_shape(i).chosen > 0, kBlockTokens, groups_.of[i]);
     const auto* latent = c.layers[i].mixer_as<LatentKind>();
     const bool indexed = latent && latent->indexer && !latent->indexer->shared;
     index_place_.push_back(indexed ? caches_.size() : 0);
@@ -45,9 +48,11 @@ KvBlocks::KvBlocks(const Config& c, DType dtype, const Ranks& ranks)
   }
   // Blocks count tokens; a model without attention has some for nothing.
   if (caches_.empty()) add_cache({c.heads, c.kv_heads, c.head_dim, true, true, 0}, false);
+  for (const std::vector<int64_t>& bytes : group_bytes_)
+    for (size_t rank = 0; rank < bytes.size(); ++rank) rank_bytes_[rank] = std::max(rank_bytes_[rank], bytes[rank]);
 }
 
-void KvBlocks::add_cache(const HeadShape& s, bool by_token, int64_t block_keys) {
+void KvBlocks::add_cache(const HeadShape& s, bool by_token, int64_t block_keys, size_t group) {
   LayerCache& own = caches_.emplace_back();
   own.padded_head_dim = round_up(s.head_dim, kPanel);
   own.latent = s.latent;
@@ -55,15 +60,17 @@ void KvBlocks::add_cache(const HeadShape& s, bool by_token, int64_t block_keys) 
   own.by_token = by_token;
   own.block_keys = block_keys;
   own.head_bytes = kv_head_bytes(dtype_, own.padded_head_dim, block_keys);
-  own.before = rank_bytes_;
+  own.group = group;
+  own.before = group_bytes_[group];
   const int64_t sides = s.latent ? 1 : 2;
   for (int rank = 0; rank < ranks_.count(); ++rank) {
     const Range heads = own.heads.emplace_back(ranks_.part(s.kv_heads, 1, rank));
     own.rank_of.insert(own.rank_of.end(), static_cast<size_t>(heads.size()), rank);
-    rank_bytes_[static_cast<size_t>(rank)] += sides * heads.size() * own.head_bytes;
+    group_bytes_[group][static_cast<size_t>(rank)] += sides * heads.size() * own.head_bytes;
   }
-  bytes_per_block_ += sides * s.kv_heads * own.head_bytes;
 }
+
+int64_t KvBlocks::bytes_per_block() const { return std::accumulate(rank_bytes_.begin(), rank_bytes_.end(), int64_t{0}); }
 
 int64_t KvBlocks::padded_head_dim() const {
   int64_t most = 0;
@@ -98,22 +105,24 @@ KvCache KvBlocks::layer(int64_t index, int64_t kv_head) const {
 KvCache KvBlocks::cache(const LayerCache& own, int64_t kv_head) const {
   const auto rank = static_cast<size_t>(own.rank_of[static_cast<size_t>(kv_head)]);
   const Range heads = own.heads[rank];
-  const int64_t block_bytes = heads.size() * own.head_bytes;
+  const int64_t side_bytes = heads.size() * own.head_bytes, pages = groups() > 1 ? 1 : blocks_;
+  const int64_t block_bytes = groups() > 1 ? rank_bytes_[rank] : side_bytes;
   // The parts of the ranks before are at least one block's heads long, so this address still lies in the region.
-  char* keys = region_.data() + rank_at_[rank] + blocks_ * own.before[rank] - heads.begin * own.head_bytes;
-  char* values = own.latent ? nullptr : keys + blocks_ * block_bytes;
+  char* keys = region_.data() + rank_at_[rank] + pages * own.before[rank] - heads.begin * own.head_bytes;
+  char* values = own.latent ? nullptr : keys + pages * side_bytes;
   return {keys,       values,       block_bytes, own.head_bytes, dtype_, own.padded_head_dim,
           own.latent, own.by_token, own.value,   own.block_keys};
 }
 
-void KvBlocks::clear(int64_t block, int rank) const {
+void KvBlocks::clear(int64_t block, int64_t group, int rank) const {
   for (const LayerCache& own : caches_) {
     const Range heads = own.heads[static_cast<size_t>(rank)];
-    if (heads.size() == 0) continue;
+    if (heads.size() == 0 || own.group != static_cast<size_t>(group)) continue;
     const KvCache one = cache(own, heads.begin);
     const int64_t at = block * one.block_bytes + heads.begin * own.head_bytes;
-    std::memset(one.keys + at, 0, static_cast<size_t>(one.block_bytes));
-    if (one.values) std::memset(one.values + at, 0, static_cast<size_t>(one.block_bytes));
+    const auto bytes = static_cast<size_t>(heads.size() * own.head_bytes);
+    std::memset(one.keys + at, 0, bytes);
+    if (one.values) std::memset(one.values + at, 0, bytes);
   }
 }
 

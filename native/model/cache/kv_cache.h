@@ -5,11 +5,15 @@
 // keys have those of the indexer beside them. Compressed attention has its entries there, each in the block of the last
 // token that it stands for, and the keys that entries are chosen by.
 //
+// Where layers are in several groups (KvGroups), a block is a page of one of them, and all layers of a group have their
+// keys and values in it. Else each layer has its blocks next to each other.
+//
 // Each rank has its own kv heads, whose memory begins at a huge page. A head's part of a block can be as small as 2 kB
 // (64 values of 8 bits), so a page with all heads would mix the heads of several ranks.
 #pragma once
 #include <vector>
 
+#include "model/cache/kv_groups.h"
 #include "model/config.h"
 #include "model/memory.h"
 #include "model/partition.h"
@@ -18,7 +22,8 @@ namespace forearm {
 
 class KvBlocks {
  public:
-  KvBlocks(const Config& config, DType dtype, const Ranks& ranks);
+  // grouped: as Limits::kv_groups.
+  KvBlocks(const Config& config, DType dtype, const Ranks& ranks, bool grouped = false);
 
   // Allocates the cache and drops the old one. Throws OutOfMemory.
   void allocate(int64_t blocks);
@@ -26,7 +31,10 @@ class KvBlocks {
   bool merge_page() { return region_.merge_page(); }
 
   int64_t blocks() const { return blocks_; }
-  int64_t bytes_per_block() const { return bytes_per_block_; }
+  int64_t bytes_per_block() const;
+  int64_t groups() const { return static_cast<int64_t>(groups_.reach.size()); }
+  // The group that a layer's keys and values are in.
+  int64_t group(size_t layer) const { return static_cast<int64_t>(groups_.of[layer]); }
   // Of a layer's values.
   int64_t padded_value_dim(size_t layer) const { return cache_of(layer).value_dim(); }
   // Of the layer with the largest heads.
@@ -42,9 +50,9 @@ class KvBlocks {
   KvCache index(size_t layer) const { return cache(caches_[index_place_[layer]], 0); }
   // The cache of a layer's entries.
   KvCache entries(size_t layer) const { return cache(caches_[entry_place_[layer]], 0); }
-  // Zeroes the rank's heads of a block in all layers: its last user may have left an infinity or a NaN, and attention
+  // Zeroes the rank's heads of a block in all layers of a group: its last user may have left an infinity or a NaN, and attention
   // multiplies values beyond a context by 0. The first call puts the pages on the caller's node.
-  void clear(int64_t block, int rank) const;
+  void clear(int64_t block, int64_t group, int rank) const;
 
  private:
   // The cache of a layer.
@@ -52,27 +60,29 @@ class KvBlocks {
     int64_t padded_head_dim, latent, value, head_bytes;
     bool by_token;
     int64_t block_keys;
+    size_t group;
     std::vector<Range> heads;     // by rank
-    std::vector<int64_t> before;  // by rank: bytes of a block in the rank's caches before this one
+    std::vector<int64_t> before;  // by rank: bytes of a block in the group's caches before this one
     std::vector<int> rank_of;     // by kv head
 
     int64_t value_dim() const { return latent ? latent : value ? round_up(value, kPanel) : padded_head_dim; }
   };
 
   // by_token, block_keys: KvCache's.
-  void add_cache(const HeadShape& shape, bool by_token, int64_t block_keys = kBlockTokens);
+  void add_cache(const HeadShape& shape, bool by_token, int64_t block_keys = kBlockTokens, size_t group = 0);
   const LayerCache& cache_of(size_t layer) const { return caches_[place_[layer]]; }
   KvCache cache(const LayerCache& own, int64_t kv_head) const;
 
   const DType dtype_;
   const Ranks ranks_;
+  const KvGroups groups_;
   std::vector<LayerCache> caches_;
   std::vector<size_t> place_;        // by layer: the index of its cache; 0 where it has none
   std::vector<size_t> index_place_;  // and of its indexer's
   std::vector<size_t> entry_place_;  // and of its entries
-  std::vector<int64_t> rank_bytes_;  // by rank: bytes of a block in all caches
-  std::vector<int64_t> rank_at_;     // by rank: offset in the region
-  int64_t bytes_per_block_ = 0;
+  std::vector<std::vector<int64_t>> group_bytes_;  // by group and rank: bytes of a block in all caches
+  std::vector<int64_t> rank_bytes_;                // by rank: bytes of a block, the most of any group
+  std::vector<int64_t> rank_at_;                   // by rank: offset in the region
   int64_t blocks_ = 0;
   Region region_;
 };

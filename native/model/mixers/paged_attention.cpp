@@ -5,11 +5,11 @@
 namespace forearm {
 namespace {
 
-// Calls visit(row, block, offset in the block) with the slot of each row's keys and values.
+// Calls visit(row, block, offset in the block) with the slot of each row's keys and values in a group's blocks.
 template <class Visit>
-void each_slot(const Batch& batch, Range rows, const Visit& visit) {
+void each_slot(const Batch& batch, int64_t group, Range rows, const Visit& visit) {
   for (int64_t s = 0; s < batch.sequences; ++s) {
-    const int32_t* blocks = batch.block + batch.block_start[s];
+    const int32_t* blocks = batch.table(group) + batch.block_start[s];
     const int64_t first = std::max<int64_t>(rows.begin, batch.start[s]);
     const int64_t end = std::min<int64_t>(rows.end, batch.start[s + 1]);
     for (int64_t r = first; r < end; ++r)
@@ -35,7 +35,7 @@ void gather(int member, const Step& step, const AttentionItem& item, AttendTask&
 }
 
 // Names what this member will probably take after piece `i` of its rank, as every member takes one in turn.
-void foresee(const Step& step, const AttentionPlan& plan, int rank, int64_t i, AttendTask& task) {
+void foresee(const Step& step, const AttentionPlan& plan, const int32_t* table, int rank, int64_t i, AttendTask& task) {
   const std::vector<AttentionWork>& work = plan.work(rank);
   i += step.ranks.members(rank).size();
   if (i >= static_cast<int64_t>(work.size())) return;
@@ -43,7 +43,7 @@ void foresee(const Step& step, const AttentionPlan& plan, int rank, int64_t i, A
   const AttentionItem& item = plan.item(later);
   const int64_t key = std::max(task.first_key(item.first_position), later.chunk * kChunkTokens);
   const int64_t first = key / (2 * kBlockTokens) * 2;
-  task.next_blocks = step.batch().block + item.first_block + first;
+  task.next_blocks = table + item.first_block + first;
   task.next_count = std::min<int64_t>(2, item.first_position / kBlockTokens + 1 - first);
   task.next_kv_head = item.kv_head;
 }
@@ -52,7 +52,7 @@ void attend_piece(int member, const Step& step, const KvBlocks& kv, const Attent
                   AttendTask task, const AttentionWork& work, const DistanceEmbeddings* distances) {
   const AttentionItem& item = plan.item(work);
   task.cache = kv.layer(static_cast<int64_t>(layer), item.kv_head);
-  task.blocks = step.batch().block + item.first_block;
+  task.blocks = step.batch().table(kv.group(layer)) + item.first_block;
   const HeadShape heads = step.config.head_shape(layer);
   task.q += item.row * task.q_stride + item.head * heads.head_dim;
   if (task.gate) task.gate += item.row * task.q_stride + item.head * task.gates;
@@ -96,15 +96,18 @@ void attend_piece(int member, const Step& step, const KvBlocks& kv, const Attent
 }  // namespace
 
 void find_slots(const StepWalk& w, const Step& step, const KvBlocks& kv) {
-  each_slot(step.batch(), step.mine(w, step.batch().tokens), [&](int64_t r, int64_t block, int64_t offset) {
-    step.scratch.slots[r] = static_cast<int32_t>(block * kBlockTokens + offset);
-  });
+  const Batch& batch = step.batch();
   const int rank = step.ranks.of(w.member);
   const Range mates = step.ranks.members(rank);
-  each_slot(step.batch(), share(step.batch().tokens, 2, w.member - mates.begin, mates.size()),
-            [&](int64_t, int64_t block, int64_t offset) {
-              if (offset == 0) kv.clear(block, rank);
-            });
+  for (int64_t group = 0; group < kv.groups(); ++group) {
+    each_slot(batch, group, step.mine(w, batch.tokens), [&](int64_t r, int64_t block, int64_t offset) {
+      step.scratch.slots[group * batch.tokens + r] = static_cast<int32_t>(block * kBlockTokens + offset);
+    });
+    each_slot(batch, group, share(batch.tokens, 2, w.member - mates.begin, mates.size()),
+              [&](int64_t, int64_t block, int64_t offset) {
+                if (offset == 0) kv.clear(block, group, rank);
+              });
+  }
 }
 
 void attend(StepWalk& w, Step& step, const KvBlocks& kv, const AttentionPlan& plan, size_t layer,
@@ -113,7 +116,7 @@ void attend(StepWalk& w, Step& step, const KvBlocks& kv, const AttentionPlan& pl
       w, [&plan](int rank) { return static_cast<int64_t>(plan.work(rank).size()); },
       [&](int rank, int64_t i) {
         AttendTask piece = task;
-        foresee(step, plan, rank, i, piece);
+        foresee(step, plan, step.batch().table(kv.group(layer)), rank, i, piece);
         attend_piece(w.member, step, kv, plan, layer, piece, plan.work(rank)[static_cast<size_t>(i)], distances);
       });
   ++w.phase;

@@ -18,7 +18,7 @@ void at_most(const char* what, int64_t count, int64_t limit) {
                                 std::to_string(limit) + " a step");
 }
 
-void check_sequence(const Batch& b, int64_t s, const Config& config, const Limits& limits, int64_t kv_blocks) {
+void check_sequence(const Batch& b, int64_t s, const Config& config, const Limits& limits, const KvBlocks& kv) {
   const int64_t first = b.start[s], last = b.start[s + 1] - 1;
   if (last < first) refuse("starts", s + 1, b.start[s + 1], "the sequence has no tokens");
   if (config.pooled && b.position[first] != 0)
@@ -32,9 +32,10 @@ void check_sequence(const Batch& b, int64_t s, const Config& config, const Limit
   const int64_t blocks = b.block_start[s + 1] - b.block_start[s];
   if (blocks * kBlockTokens <= b.position[last])
     refuse("positions", last, b.position[last], "the sequence has " + std::to_string(blocks) + " blocks of 32");
-  for (int64_t i = b.block_start[s]; i < b.block_start[s + 1]; ++i)
-    if (b.block[i] < 0 || b.block[i] >= kv_blocks)
-      refuse("blocks", i, b.block[i], "the KV cache has " + std::to_string(kv_blocks));
+  for (int64_t group = 0; group < kv.groups(); ++group)
+    for (int64_t i = group * b.blocks + b.block_start[s]; i < group * b.blocks + b.block_start[s + 1]; ++i)
+      if (b.block[i] < 0 || b.block[i] >= kv.blocks())
+        refuse("blocks", i, b.block[i], "the KV cache has " + std::to_string(kv.blocks()));
 }
 
 void check_states(const Batch& b, int64_t slots) {
@@ -50,7 +51,7 @@ void check_states(const Batch& b, int64_t slots) {
 
 }  // namespace
 
-void check(const Batch& b, const Config& config, const Limits& limits, int64_t kv_blocks, int64_t state_slots) {
+void check(const Batch& b, const Config& config, const Limits& limits, const KvBlocks& kv, int64_t state_slots) {
   at_most("tokens", b.tokens, limits.step_tokens);
   at_most("sequences", b.sequences, limits.step_sequences);
   at_most("logit rows", b.logits, limits.step_logit_rows);
@@ -60,7 +61,7 @@ void check(const Batch& b, const Config& config, const Limits& limits, int64_t k
   for (int64_t t = 0; b.type && t < b.tokens; ++t)
     if (b.type[t] < 0 || b.type[t] >= config.token_types)
       refuse("types", t, b.type[t], "the model has " + std::to_string(config.token_types));
-  for (int64_t s = 0; s < b.sequences; ++s) check_sequence(b, s, config, limits, kv_blocks);
+  for (int64_t s = 0; s < b.sequences; ++s) check_sequence(b, s, config, limits, kv);
   if (config.has_states()) check_states(b, state_slots);
   for (int64_t i = 0; i < b.logits; ++i)
     if (b.logit_row[i] < (i ? b.logit_row[i - 1] + 1 : 0) || b.logit_row[i] >= b.tokens)
