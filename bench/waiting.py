@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from forearm.engine.admission import Admission, Terms
-from forearm.engine.blocks import BlockPool
+from forearm.engine.cache.blocks import BlockPool
 from forearm.engine.scheduler import Scheduler, StepLimits
 from forearm.engine.sequence import Request
 from forearm.wire import SamplingParams, Submit

@@ -12,7 +12,7 @@ import numpy as np
 
 from forearm.array_types import Float32Array, Int32Array
 from forearm.engine.batch import Batch, Sampled, Sampling, ScoredTokens
-from forearm.engine.blocks import BLOCK_TOKENS
+from forearm.engine.cache.kv_groups import BLOCK_TOKENS
 
 _UNWRITTEN = -1
 

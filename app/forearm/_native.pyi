@@ -51,8 +51,12 @@ def scratch_bytes(
     Raises: ValueError as Executor does.
     """
 
-def kv_block_bytes(config: ModelConfig, kv_dtype: str) -> int:
-    """Executor.kv_bytes_per_block of an executor like this."""
+def kv_block_bytes(config: ModelConfig, kv_dtype: str, grouped: bool = False) -> int:
+    """Executor.kv_bytes_per_block of an executor like this; grouped: its kv_groups."""
+
+def kv_reaches(config: ModelConfig, kv_dtype: str) -> list[int]:
+    """The groups that an executor with kv_groups divides its layers into: the tokens that a query sees at the most in
+    each, its own among them; 0: all before. Those come first. One group: the model's layers are not divided."""
 
 def state_bytes(config: ModelConfig) -> int:
     """Executor.state_bytes_per_slot of an executor like this."""
@@ -97,6 +101,7 @@ class Executor:
         cores: Sequence[int],
         threads: int,
         ranks: Sequence[int] = (),
+        kv_groups: bool = False,
     ) -> None: ...
     @property
     def packed_bytes(self) -> int:
@@ -109,7 +114,7 @@ class Executor:
         """Bytes of everything else but the KV cache."""
     @property
     def kv_bytes_per_block(self) -> int:
-        """Bytes one block of 32 tokens takes, all layers."""
+        """Bytes one block of 32 tokens takes: all layers, or those of a group."""
     @property
     def state_bytes_per_slot(self) -> int:
         """Bytes of the states that layers keep of one sequence; 0: they keep keys and values alone."""

@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.company import MAX_MODEL_LEN, MAX_TOKENS, REQUESTS, Answers, answers, engine, requests
 
 from forearm import wire
-from forearm.engine.blocks import blocks_for
+from forearm.engine.cache.kv_groups import blocks_for
 from forearm.engine.loop import EngineLoop
 
 

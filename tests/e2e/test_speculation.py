@@ -12,7 +12,7 @@ from tests.model.made_cases import make
 
 import forearm
 from forearm import wire
-from forearm.engine.blocks import BlockPool
+from forearm.engine.cache.blocks import BlockPool
 from forearm.engine.loop import EngineLoop
 from forearm.engine.sequence import Sequence
 from forearm.engine.speculation.draft_length import Gain

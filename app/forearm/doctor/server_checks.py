@@ -22,7 +22,6 @@ import numpy as np
 from forearm.config import configs, vllm_compat
 from forearm.config.api_config import ApiConfig
 from forearm.doctor.finding import CheckedHost, Finding
-from forearm.engine.blocks import BLOCK_TOKENS
 from forearm.engine.host import placement
 from forearm.engine.host.memory_plan import fit
 from forearm.engine.host.placement import in_gib
@@ -183,8 +182,8 @@ def model(host: CheckedHost) -> Iterator[Finding]:
         yield Finding("model", "error", str(problem), "config.json and headers", remedy)
         return
     weights, kv = found.checkpoint.packed_bytes, found.blocks * found.block_bytes
-    contexts = found.blocks * BLOCK_TOKENS / found.checkpoint.max_model_len
     length = found.checkpoint.max_model_len
+    contexts = found.limits.groups.sequences(found.blocks, length)
     what = f"fits: weights {in_gib(weights)}, KV cache {in_gib(kv)}: {contexts:.1f} sequences of {length} tokens"
     yield Finding("model", "ok", what, "config.json and headers")
     if to_load:

@@ -6,8 +6,8 @@ import random
 from array import array
 from dataclasses import dataclass
 
+from forearm.engine.cache.prefix_cache import root_digest
 from forearm.engine.pooling import PoolingTerms, pooling_task
-from forearm.engine.prefix_cache import root_digest
 from forearm.engine.sampling import alternatives, lasting
 from forearm.engine.scheduler import due_s, level
 from forearm.engine.sequence import Request

@@ -26,7 +26,8 @@ class Batch(NamedTuple):
     starts             int32 [sequences + 1]: sequence s has tokens starts[s] .. starts[s + 1] - 1
     block_starts       int32 [sequences + 1] and
     blocks             int32 [...]: sequence s's KV blocks are blocks[block_starts[s] : block_starts[s + 1]]; the first
-                       one holds positions 0 .. 31, and so on; they cover the last position of the step
+                       one holds positions 0 .. 31, and so on; they cover the last position of the step. As many
+                       follow for each further group of layers (KvGroups)
     logit_rows         int32 [rows], ascending: the tokens (rows of the step) whose logits are wanted
     types              int32 [tokens]: token types of an encoder that has them; None: all 0
     states             int32 [sequences]: slots of the sequences' states; None: the model's layers keep none
@@ -124,6 +125,9 @@ def pack(slices: list[Slice]) -> Batch:
         first = before + len(piece.drafts)
         rows.extend(range(before, first))
     batch = flat([(_tokens(piece), piece.start, piece.sequence.blocks) for piece in slices], rows)
+    if slices and len(slices[0].sequence.tables) > 1:
+        tables = zip(*(piece.sequence.tables for piece in slices), strict=True)
+        batch = batch._replace(blocks=np.frombuffer(b"".join(chain.from_iterable(tables)), np.int32))
     slots = [piece.sequence.state for piece in slices if piece.sequence.state is not None]
     return batch._replace(states=int32(slots)) if slots else batch
 

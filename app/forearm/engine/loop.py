@@ -14,13 +14,13 @@ from forearm import wire
 from forearm.engine import replies
 from forearm.engine.admission import Admission, Terms
 from forearm.engine.advance import NewTokens, append_tokens, nothing_to_choose
-from forearm.engine.blocks import BlockPool, blocks_for
+from forearm.engine.cache.blocks import BlockPool
+from forearm.engine.cache.prefix_cache import StateSlots
 from forearm.engine.constraints.grammar import Grammars
 from forearm.engine.constraints.output_constraint import Constraint
 from forearm.engine.inbox import Disconnected, Drain, Inbox, Inward, Outward, Profiling, Received, Snapshot
 from forearm.engine.metrics.engine_metrics import Meter
 from forearm.engine.pooling import PoolingStepper
-from forearm.engine.prefix_cache import StateSlots
 from forearm.engine.request_queue import RequestQueue
 from forearm.engine.scheduler import Scheduler, StepLimits
 from forearm.engine.sequence import Request, Sequence, Slice
@@ -54,11 +54,11 @@ class EngineLoop:
         speculation: Speculation | None = None,
     ) -> None:
         executor, blocks = stepper.executor, stepper.executor.blocks
-        assert blocks >= blocks_for(terms.max_model_len), "one sequence of full length must fit"
+        assert blocks >= limits.groups.blocks(terms.max_model_len), "one sequence of full length must fit"
         self._stepper, self._speculation, self.trace = stepper, speculation or Speculation(), stepper.trace
         self.merge_page = executor.merge_page
         states = StateSlots(executor.states, executor.kept_states, executor.copy_state) if executor.states else None
-        self.scheduler = Scheduler(limits, BlockPool(blocks, states), self._speculation.times)
+        self.scheduler = Scheduler(limits, BlockPool(blocks, states, limits.groups), self._speculation.times)
         self.meter, self._grammars, self._failed_steps = meter, grammars, 0
         self.outbox: list[Outward] = []
         self.over = self.draining = False

@@ -15,7 +15,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from forearm.engine.blocks import BLOCK_TOKENS, BlockPool
+from forearm.engine.cache.blocks import BlockPool
+from forearm.engine.cache.kv_groups import BLOCK_TOKENS, ONE_GROUP, KvGroups
 from forearm.engine.metrics.step_times import StepTimes
 from forearm.engine.sequence import Request, Sequence, Slice
 from forearm.engine.waiting import WaitingQueue, place
@@ -33,6 +34,7 @@ class StepLimits:
     slice_tokens    most tokens of one sequence in one step (--long-prefill-token-threshold); 0: the whole budget
     whole_prompts   admit a sequence only when a step has room for all its tokens (--no-enable-chunked-prefill)
     target_itl_s    time limit of a step with prompt tokens while outputs decode; 0: no limit
+    groups          the layers that have KV blocks of their own
     """
 
     step_tokens: int
@@ -41,6 +43,7 @@ class StepLimits:
     slice_tokens: int = 0
     whole_prompts: bool = False
     target_itl_s: float = 0.0
+    groups: KvGroups = ONE_GROUP
 
     def __post_init__(self) -> None:
         assert 1 <= self.running <= self.step_rows, "each running sequence needs a row of a step"

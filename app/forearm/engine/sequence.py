@@ -167,6 +167,8 @@ class Sequence:
     tokens      int32: the prompt and the generated tokens; shares the request's prompt until the first of these
     computed    the first `computed` tokens have their keys and values in `blocks`
     blocks      int32: block i holds positions 32 i .. 32 i + 31
+    tables      the blocks of each group of layers (KvGroups), these first
+    passed      blocks of windowed groups that no later token sees, which are dropped
     state       slot of the states that layers keep of it; None: it is not running, or the model has no states
     kept        position of the last copy of its states in the prefix cache; 0: none
     shared      end of the cached blocks that its tokens began with, though no copy of states was there; 0: none
@@ -186,6 +188,8 @@ class Sequence:
     tokens: array[int] = field(init=False)
     computed: int = 0
     blocks: array[int] = field(default_factory=lambda: array("i"))
+    tables: list[array[int]] = field(init=False)
+    passed: int = 0
     state: int | None = None
     kept: int = 0
     shared: int = 0
@@ -202,6 +206,7 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.tokens = self.prompt
+        self.tables = [self.blocks]
 
     def append(self, token: int) -> None:
         """Append the newest token. The first one copies the prompt, which thousands of waiting outputs may share."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 from forearm.config.engine_config import EngineConfig
 from forearm.config.speculative import drafting_asked
 from forearm.engine.admission import Admission, Terms
-from forearm.engine.blocks import BLOCK_TOKENS
+from forearm.engine.cache.kv_groups import BLOCK_TOKENS
 from forearm.engine.constraints.grammar import Grammars
 from forearm.engine.executor import NativeExecutor
 from forearm.engine.host import placement
@@ -113,7 +114,7 @@ def start(
     else:
         stepper = PoolingStepper(executor, trace, terms.pooling)
     for one in (stepper, *(Stepper(other, trace, spare_cpu=False) for other in others)):
-        warm_up(one, terms)
+        warm_up(one, terms, limits.groups.count)
     for other in others:
         while other.merge_page():
             pass
@@ -125,6 +126,7 @@ def start(
         terms.prefix_caching,
         checkpoint.max_model_len,
         config.old_metric_names,
+        limits.groups,
     )
     meter.rounding(executor.rounding)
     if terms.pooling is not None:
@@ -159,6 +161,7 @@ def load(
         cores=cores.pinned,
         threads=cores.threads,
         ranks=cores.ranks,
+        kv_groups=limits.groups.count > 1,
         progress=progress,
         weight_cache=config.weight_cache,
         weight_cache_bytes=config.weight_cache_bytes,
@@ -204,7 +207,8 @@ def _allocate(config: EngineConfig, fitting: Fit, executors: Sequence[NativeExec
     memory, needed = memory_of(config, packed), scratch + states + fitting.vocabulary_bytes + clients
     if any(one.mapped for one in executors):
         memory, needed = before, packed + needed
-    blocks, kept = cache_of(config, fitting.checkpoint, block_bytes, needed, memory)
+    groups = fitting.limits.groups
+    blocks, kept = cache_of(config, fitting.checkpoint, groups, block_bytes, needed, memory)
     states += kept * executors[0].state_bytes
     for one in executors:
         one.allocate(blocks, slots, kept)
@@ -214,15 +218,16 @@ def _allocate(config: EngineConfig, fitting: Fit, executors: Sequence[NativeExec
         "%.1f sequences of %d tokens; at most %s for clients' grammars, %s for requests in the inbox",
         placement.in_gib(packed), placement.in_gib(scratch), placement.in_gib(states), kept,
         placement.in_gib(blocks * block_bytes),
-        fitting.checkpoint.kv_dtype, blocks, BLOCK_TOKENS, blocks * BLOCK_TOKENS / length, length,
+        fitting.checkpoint.kv_dtype, blocks, BLOCK_TOKENS, groups.sequences(blocks, length), length,
         placement.in_gib(fitting.grammar_bytes), placement.in_gib(fitting.inbox_bytes),
     )  # fmt: skip
     return blocks
 
 
-def warm_up(stepper: Stepper | PoolingStepper, terms: Terms) -> None:
+def warm_up(stepper: Stepper | PoolingStepper, terms: Terms, groups: int = 1) -> None:
     """Compute one token, and sample or pool, so that the first request does not wait for pages to be touched.
 
+    groups: of layers with KV blocks of their own.
     Raises: ConfigError if the output has a NaN.
     """
     asked: Submit | Embed
@@ -232,7 +237,9 @@ def warm_up(stepper: Stepper | PoolingStepper, terms: Terms) -> None:
     else:
         asked = Embed(request_id="warm-up", prompts=[PoolingPrompt([0])], task=terms.pooling.plan.tasks[0])
     (sequence,) = Admission(terms).request(0, asked, 0.0).sequences
-    sequence.blocks.append(0)
+    sequence.tables += [array("i") for _ in range(groups - 1)]
+    for table in sequence.tables:
+        table.append(0)
     sequence.state = 0 if stepper.executor.states else None
     (outcome,) = stepper.compute([Slice.next(sequence, 1)])
     if outcome.failed is not None or any(one.nan for one in outcome.sampled):

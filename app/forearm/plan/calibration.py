@@ -19,7 +19,7 @@ import numpy as np
 
 from forearm.array_types import Int32Array
 from forearm.config.number_formats import AT_LOAD, NUMBER_FORMATS, WeightFormat
-from forearm.engine.blocks import BLOCK_TOKENS
+from forearm.engine.cache.kv_groups import BLOCK_TOKENS
 from forearm.engine.host.placement import Plan
 from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.checkpoint.weights import load_native

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from forearm.config.number_formats import INTEGERS
 from forearm.config.speculative import drafting_asked
-from forearm.engine.blocks import BLOCK_TOKENS
+from forearm.engine.cache.kv_groups import BLOCK_TOKENS
 from forearm.engine.host.memory_plan import Fit, draft_checkpoint, fit
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.weights import PIECE_BYTES
@@ -58,18 +58,18 @@ class Prediction:
 
     @property
     def kv_token_bytes(self) -> int:
-        """Return the bytes of one token's keys and values."""
-        return self.fitting.block_bytes // BLOCK_TOKENS
+        """Return the bytes of one token's keys and values, in layers with a window only as long as it is seen."""
+        return self.fitting.block_bytes * self.fitting.limits.groups.count // BLOCK_TOKENS
 
     @property
     def kv_tokens(self) -> int:
-        """Return how many tokens the KV cache of an engine holds."""
-        return self.fitting.blocks * BLOCK_TOKENS
+        """Return how many tokens of sequences of full length the KV cache of an engine holds."""
+        return round(self.contexts * self.fitting.checkpoint.max_model_len)
 
     @property
     def contexts(self) -> float:
         """Return how many sequences of full length the KV cache holds."""
-        return self.kv_tokens / self.fitting.checkpoint.max_model_len
+        return _sequences(self.fitting, self.fitting.checkpoint.max_model_len)
 
     @property
     def peak_bytes(self) -> int:
@@ -98,7 +98,7 @@ def predict(host: EngineHost, model: ModelHeaders, load: PlannedLoad) -> Predict
         except ConfigError:
             pass  # all nodes together may have room
         else:
-            if apart.fitting.blocks * BLOCK_TOKENS >= 8 * _tokens(load.lengths):
+            if _sequences(apart.fitting, _tokens(load.lengths)) >= 8:
                 return apart
     return _with(host, host, 1, model, load)
 
@@ -111,6 +111,11 @@ def smaller(host: EngineHost, model: ModelHeaders) -> Iterator[str]:
         except ConfigError:
             continue
         yield quantization
+
+
+def _sequences(fitting: Fit, tokens: int) -> float:
+    """Return how many sequences of so many tokens the KV cache holds."""
+    return fitting.limits.groups.sequences(fitting.blocks, tokens)
 
 
 def _tokens(lengths: RequestTokens) -> int:
@@ -133,7 +138,7 @@ def _with(host: EngineHost, engine: EngineHost, engines: int, model: ModelHeader
     if fitting.checkpoint.config.pooled:
         texts = _together(pooled(cost, load.lengths), engines)
         return Prediction(host, engines, fitting, cost, by_format(fitting.checkpoint), (), texts, None)
-    most = min(fitting.limits.running, fitting.blocks * BLOCK_TOKENS // _tokens(load.lengths))
+    most = min(fitting.limits.running, int(_sequences(fitting, _tokens(load.lengths))))
     best = most_requests_s(cost, load.lengths, load.slo, most) if most else None
     rate = None if load.requests_s is None else load.requests_s / engines
     asked = at_rate(cost, rate, load.lengths, most) if rate is not None and most else None

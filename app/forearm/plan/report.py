@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from forearm.engine.blocks import BLOCK_TOKENS
+from forearm.engine.cache.kv_groups import BLOCK_TOKENS
 from forearm.engine.host.placement import in_gib
 from forearm.model.checkpoint.formats import described
 from forearm.plan.load import ClosedLoad, OpenLoad

@@ -9,7 +9,7 @@ from tests.history_executor import HistoryExecutor, choose, logits_after
 
 from forearm import wire
 from forearm.engine.admission import Terms
-from forearm.engine.blocks import blocks_for
+from forearm.engine.cache.kv_groups import blocks_for
 from forearm.engine.constraints.grammar import Grammars
 from forearm.engine.inbox import Received
 from forearm.engine.loop import EngineLoop

@@ -8,7 +8,7 @@ from hashlib import blake2b
 import numpy as np
 from tests.history_executor import HistoryExecutor, choose, logits_after
 
-from forearm.engine.blocks import BlockPool
+from forearm.engine.cache.blocks import BlockPool
 from forearm.engine.sequence import Sequence
 from forearm.engine.speculation.draft_length import Gain
 from forearm.engine.speculation.speculation import Speculation

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from forearm.engine.admission import Admission, Terms
-from forearm.engine.blocks import BLOCK_TOKENS, BlockPool, blocks_for
+from forearm.engine.cache.blocks import BlockPool
+from forearm.engine.cache.kv_groups import BLOCK_TOKENS, blocks_for
 from forearm.engine.sequence import Sequence
 from forearm.wire import SamplingParams, Submit
 

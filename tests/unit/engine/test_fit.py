@@ -12,8 +12,9 @@ from bench.shapes import SHAPES
 
 from forearm import _native
 from forearm.config.engine_config import EngineConfig
+from forearm.engine.host.kv_memory import kv_blocks
 from forearm.engine.host.memory_plan import Fit, fit, scratch_bytes
-from forearm.engine.host.placement import Memory, kv_blocks
+from forearm.engine.host.placement import Memory
 from forearm.engine.scheduler import StepLimits
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.calibration import calibration_bytes

@@ -9,7 +9,8 @@ import pytest
 
 from forearm import _native
 from forearm.config.engine_config import EngineConfig
-from forearm.engine.host.placement import GIB, Memory, Plan, kv_blocks, longest, memory, plan
+from forearm.engine.host.kv_memory import kv_blocks, longest
+from forearm.engine.host.placement import GIB, Memory, Plan, memory, plan
 from forearm.errors import ConfigError
 
 KIB = 1024

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forearm.engine.admission import Admission, Terms
-from forearm.engine.blocks import BlockPool
+from forearm.engine.cache.blocks import BlockPool
 from forearm.engine.scheduler import PRIORITY_HEAD_START_S, PRIORITY_LEVELS, Scheduler, StepLimits
 from forearm.engine.sequence import Request, Slice
 from forearm.errors import ConfigError

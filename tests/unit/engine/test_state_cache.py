@@ -11,7 +11,7 @@ from tests.history_executor import HistoryExecutor
 from tests.unit.engine.client import Client, expected
 from tests.unit.engine.teller import told
 
-from forearm.engine.blocks import CUT_TOKENS
+from forearm.engine.cache.blocks import CUT_TOKENS
 from forearm.engine.scheduler import StepLimits
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from forearm.engine.admission import Admission, Terms
-from forearm.engine.blocks import BlockPool
+from forearm.engine.cache.blocks import BlockPool
 from forearm.engine.metrics.step_times import PROMPT_TILE
 from forearm.engine.scheduler import Scheduler, StepLimits
 from forearm.engine.sequence import Slice

@@ -14,8 +14,8 @@ from typing import Any
 from forearm import _native
 from forearm.config.engine_config import EngineConfig
 from forearm.config.speculative import Drafting, drafting_asked
-from forearm.engine.blocks import BLOCK_TOKENS
-from forearm.engine.host import placement
+from forearm.engine.cache.kv_groups import ONE_GROUP, KvGroups, blocks_for
+from forearm.engine.host import kv_memory, placement
 from forearm.engine.host.client_memory import grammar_bytes, inbox_bytes
 from forearm.engine.scheduler import StepLimits
 from forearm.errors import ConfigError
@@ -58,7 +58,7 @@ class Fit:
     vocabulary_bytes  the vocabulary for grammars, allocated with the first grammar
     grammar_bytes     most bytes of compiled grammars
     inbox_bytes       most bytes of requests in the inbox
-    blocks            of the KV cache
+    blocks            of the KV cache; of each group of layers, if limits.groups are several
     """
 
     checkpoint: Checkpoint
@@ -91,7 +91,8 @@ def fit(
     """
     asked = config.max_model_len
     checkpoint = _opened(config, folder, asked if isinstance(asked, int) else None)
-    block_bytes = kv_bytes(checkpoint) + (kv_bytes(draft) if draft else 0)
+    groups = groups_of(config, checkpoint)
+    block_bytes = block_size(checkpoint, groups) + (kv_bytes(draft) if draft else 0)
     drafted = 0
     if draft:
         drafted = draft.packed_bytes + scratch_bytes(draft, limits_of(config, checkpoint), threads, any_tier)
@@ -107,7 +108,7 @@ def fit(
     if asked == "auto":
         needed = checkpoint.packed_bytes + scratch_bytes(checkpoint, limits_of(config, checkpoint), threads, any_tier)
         needed += beside
-        length = placement.longest(config, checkpoint.max_model_len, block_bytes, needed, memory)
+        length = kv_memory.longest(config, checkpoint.max_model_len, block_bytes, needed, memory, groups)
         if length < checkpoint.max_model_len:
             log.warning(
                 "context: %d tokens of the model's %d, the most that memory allows", length, checkpoint.max_model_len
@@ -116,9 +117,9 @@ def fit(
     limits = limits_of(config, checkpoint)
     scratch = scratch_bytes(checkpoint, limits, threads, any_tier)
     needed = checkpoint.packed_bytes + scratch + beside
-    blocks, kept = cache_of(config, checkpoint, block_bytes, needed, memory)
+    blocks, kept = cache_of(config, checkpoint, limits.groups, block_bytes, needed, memory)
     if checkpoint.config.pooled:  # no keys outlive a step: blocks of the largest one, where each text begins a block
-        blocks = -(-limits.step_tokens // BLOCK_TOKENS) + limits.running
+        blocks = blocks_for(limits.step_tokens) + limits.running
     states += kept * state_bytes
     return Fit(
         checkpoint, limits, scratch, states, kept, drafted, vocabulary, grammars, inbox, block_bytes, blocks, memory
@@ -132,19 +133,24 @@ def sequence_states(config: EngineConfig) -> int:
 
 
 def cache_of(
-    config: EngineConfig, checkpoint: Checkpoint, block_bytes: int, needed: int, memory: placement.Memory
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    groups: KvGroups,
+    block_bytes: int,
+    needed: int,
+    memory: placement.Memory,
 ) -> tuple[int, int]:
     """Return the KV blocks, of `block_bytes`, and the copies of states to allocate beside `needed` bytes.
 
     Raises: ConfigError with the arithmetic if one sequence does not fit, or not beside the copies that are configured.
     """
     length, asked = checkpoint.max_model_len, config.state_cache_slots
-    blocks = placement.kv_blocks(config, length, block_bytes, needed, memory)
+    blocks = kv_memory.kv_blocks(config, length, block_bytes, needed, memory, groups=groups)
     state_bytes = state_slot_bytes(checkpoint)
     if not state_bytes or checkpoint.config.pooled or not config.enable_prefix_caching:
         return blocks, 0
-    room = memory.available_bytes - placement.kept_free_bytes(config, memory) - needed
-    spare = min(room, placement.kv_bytes_asked(config) or room) - -(-length // BLOCK_TOKENS) * block_bytes
+    room = memory.available_bytes - kv_memory.kept_free_bytes(config, memory) - needed
+    spare = min(room, kv_memory.kv_bytes_asked(config) or room) - blocks_for(length) * block_bytes
     kept = min(blocks * block_bytes // _STATES_SHARE, spare) // state_bytes
     kept = min(kept, max(_FEW_STATES, _STATES_PER_SEQUENCE * config.max_num_seqs))
     if asked is not None and asked * state_bytes > spare:
@@ -153,7 +159,7 @@ def cache_of(
             f"cache has room for {spare // state_bytes}; lower it, or leave it out"
         )
     kept = kept if asked is None else asked
-    return placement.kv_blocks(config, length, block_bytes, needed, memory, kept * state_bytes), kept
+    return kv_memory.kv_blocks(config, length, block_bytes, needed, memory, kept * state_bytes, groups), kept
 
 
 def draft_checkpoint(config: EngineConfig, drafting: Drafting, folder: Path) -> Checkpoint:
@@ -171,8 +177,24 @@ def draft_checkpoint(config: EngineConfig, drafting: Drafting, folder: Path) -> 
     )
 
 
+def groups_of(config: EngineConfig, checkpoint: Checkpoint) -> KvGroups:
+    """Return the groups of layers that have KV blocks of their own. Beside a draft model, whose keys and values share
+    the blocks' numbers, and where prompts are computed whole, there is one group.
+    """
+    drafting = drafting_asked(config)
+    if (drafting is not None and drafting.model) or _whole_prompts(config, checkpoint):
+        return ONE_GROUP
+    reaches = _native.kv_reaches(checkpoint.config, checkpoint.kv_dtype)
+    return KvGroups.of(reaches, _step_tokens(config, checkpoint), checkpoint.max_model_len)
+
+
+def block_size(checkpoint: Checkpoint, groups: KvGroups) -> int:
+    """Return the bytes of one block: of all layers, or, if there are several groups, of any of these."""
+    return _native.kv_block_bytes(checkpoint.config, checkpoint.kv_dtype, groups.count > 1)
+
+
 def kv_bytes(checkpoint: Checkpoint) -> int:
-    """Return the bytes of one block of keys and values."""
+    """Return the bytes of the keys and values of 32 tokens in all layers."""
     return _native.kv_block_bytes(checkpoint.config, checkpoint.kv_dtype)
 
 
@@ -183,14 +205,7 @@ def state_slot_bytes(checkpoint: Checkpoint) -> int:
 
 def limits_of(config: EngineConfig, checkpoint: Checkpoint) -> StepLimits:
     """Return the limits of a step, which never has more tokens than all running sequences together."""
-    pooled = checkpoint.config.pooled
-    budget = config.max_num_batched_tokens
-    if budget is None:
-        budget = POOLED_STEP_TOKENS if pooled else max(STEP_TOKENS, config.max_num_seqs)
-    step_tokens = min(budget, config.max_num_seqs * checkpoint.max_model_len)
-    whole = pooled or bool(checkpoint.own_cache) or not config.enable_chunked_prefill
-    if whole:
-        step_tokens = max(step_tokens, checkpoint.max_model_len)
+    pooled, step_tokens = checkpoint.config.pooled, _step_tokens(config, checkpoint)
     drafting = drafting_asked(config)
     # Rows of logits for drafts are bounded, since steps with many outputs are compute-bound.
     draft_rows = 0 if drafting is None else drafting.tokens * min(config.max_num_seqs, _DRAFTED_OUTPUTS)
@@ -199,9 +214,22 @@ def limits_of(config: EngineConfig, checkpoint: Checkpoint) -> StepLimits:
         running=config.max_num_seqs,
         step_rows=step_tokens if pooled else max(config.max_num_seqs, LEAST_ROWS) + draft_rows,
         slice_tokens=0 if pooled else config.long_prefill_token_threshold,
-        whole_prompts=whole,
+        whole_prompts=_whole_prompts(config, checkpoint),
         target_itl_s=TARGET_ITL_S if config.target_itl_s is None else config.target_itl_s,
+        groups=groups_of(config, checkpoint),
     )
+
+
+def _whole_prompts(config: EngineConfig, checkpoint: Checkpoint) -> bool:
+    return checkpoint.config.pooled or bool(checkpoint.own_cache) or not config.enable_chunked_prefill
+
+
+def _step_tokens(config: EngineConfig, checkpoint: Checkpoint) -> int:
+    budget = config.max_num_batched_tokens
+    if budget is None:
+        budget = POOLED_STEP_TOKENS if checkpoint.config.pooled else max(STEP_TOKENS, config.max_num_seqs)
+    step_tokens = min(budget, config.max_num_seqs * checkpoint.max_model_len)
+    return max(step_tokens, checkpoint.max_model_len) if _whole_prompts(config, checkpoint) else step_tokens
 
 
 def scratch_bytes(checkpoint: Checkpoint, limits: StepLimits, threads: int, any_tier: bool = False) -> int:

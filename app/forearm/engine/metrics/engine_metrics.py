@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from forearm.engine.blocks import BLOCK_TOKENS
+from forearm.engine.cache.kv_groups import BLOCK_TOKENS, ONE_GROUP, KvGroups
 from forearm.engine.host.kernel_tiers import Tiers, tell
 from forearm.engine.host.throttling import Throttling
 from forearm.engine.sequence import Request, Sequence
@@ -43,6 +43,7 @@ class Meter:
         prefix_caching: bool,
         max_model_len: int = _ANY_LENGTH,
         old_names: bool = True,
+        groups: KvGroups = ONE_GROUP,
     ) -> None:
         self._registry = CollectorRegistry()
         self.labels = {"model_name": model_name, "engine": engine}
@@ -61,7 +62,7 @@ class Meter:
         self.generated_tokens = 0
         # (time.monotonic(), prefilled tokens, generated tokens), at least a second apart, over the last _RATE_S
         self._history: deque[tuple[float, int, int]] = deque([(time.monotonic(), 0, 0)], maxlen=2 * int(_RATE_S))
-        self._start_series(kv_dtype, blocks, max_model_len)
+        self._start_series(kv_dtype, blocks, max_model_len, groups.sequences(blocks, max_model_len))
         ProcessCollector(registry=self._registry)  # the engine's alone: a scrape may reach any of the API's workers
         GCCollector(registry=self._registry)
         self._registry.register(Throttling())
@@ -70,16 +71,15 @@ class Meter:
         if old_names:
             self._registry.register(_OldNames(self, [self._families[name] for name in set(OLD_NAMES.values())]))
 
-    def _start_series(self, kv_dtype: str, blocks: int, max_model_len: int) -> None:
+    def _start_series(self, kv_dtype: str, blocks: int, max_model_len: int, sequences: float) -> None:
         """Create all series with labels of their own: an alert on a missing series would never fire."""
-        tokens = blocks * BLOCK_TOKENS
         shape = {
             "block_size": BLOCK_TOKENS,
             "cache_dtype": kv_dtype,
             "num_gpu_blocks": blocks,
             "enable_prefix_caching": self._prefix_caching,
-            "kv_cache_size_tokens": tokens,
-            "kv_cache_max_concurrency": round(tokens / max_model_len, 2),
+            "kv_cache_size_tokens": round(sequences * max_model_len),
+            "kv_cache_max_concurrency": round(sequences, 2),
         }
         self._count("vllm:cache_config_info", **{name: str(value) for name, value in shape.items()}).set(1)
         for state, value in _SLEEP_STATES.items():

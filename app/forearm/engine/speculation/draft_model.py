@@ -13,7 +13,8 @@ from collections.abc import Sequence as Row
 from dataclasses import dataclass, field
 
 from forearm.engine.batch import TokenSpan, flat
-from forearm.engine.blocks import BLOCK_TOKENS, BlockPool
+from forearm.engine.cache.blocks import BlockPool
+from forearm.engine.cache.kv_groups import BLOCK_TOKENS
 from forearm.engine.executor import Executor
 from forearm.engine.sampling import greedy
 from forearm.engine.sequence import Sequence

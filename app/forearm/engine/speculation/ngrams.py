@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from forearm.engine.blocks import BlockPool
+from forearm.engine.cache.blocks import BlockPool
 from forearm.engine.sequence import Sequence
 
 _MULTIPLIER = 6364136223846793005  # of Knuth's MMIX generator: the hash of n tokens is a polynomial in it

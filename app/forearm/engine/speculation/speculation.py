@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-from forearm.engine.blocks import BLOCK_TOKENS, BlockPool
+from forearm.engine.cache.blocks import BlockPool
+from forearm.engine.cache.kv_groups import BLOCK_TOKENS
 from forearm.engine.scheduler import StepLimits
 from forearm.engine.sequence import Sequence, Slice
 from forearm.engine.speculation.draft_length import DraftAccuracy, Gain

@@ -64,6 +64,7 @@ def load_native(
     cores: Sequence[int],
     threads: int,
     ranks: Sequence[int] = (),
+    kv_groups: bool = False,
     progress: bool = True,
     weight_cache: str = "",
     weight_cache_bytes: int | None = None,
@@ -73,6 +74,7 @@ def load_native(
 ) -> _native.Executor:
     """Return a native executor with all weights packed; the caller allocates its KV cache.
 
+    kv_groups: layers with a window have KV blocks of their own.
     progress: show a bar on stderr with bytes and bytes per second.
     weight_cache: the folder that keeps packed weights between starts, which are written in the background; empty: none;
     auto: environment.cache_folder, for weights that are worth it. weight_cache_bytes: most bytes of its files.
@@ -83,7 +85,7 @@ def load_native(
     """
     executor = _native.Executor(
         checkpoint.config, matrices(checkpoint.config), checkpoint.formats, checkpoint.kv_dtype, step_tokens,
-        step_sequences, step_logit_rows, checkpoint.max_model_len, cores, threads, ranks,
+        step_sequences, step_logit_rows, checkpoint.max_model_len, cores, threads, ranks, kv_groups,
     )  # fmt: skip
     _log_arithmetic(checkpoint)
     if checkpoint.config.modules:

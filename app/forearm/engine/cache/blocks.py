@@ -5,22 +5,19 @@ from __future__ import annotations
 from array import array
 from hashlib import sha256
 
-from forearm.engine.prefix_cache import PrefixCache, StateSlots
+from forearm.engine.cache.kept_states import kept_ends, system_end
+from forearm.engine.cache.kv_groups import BLOCK_TOKENS, ONE_GROUP, KvGroups, blocks_for
+from forearm.engine.cache.prefix_cache import StateSlots
+from forearm.engine.cache.units import Units
 from forearm.engine.sequence import Sequence, Slice
 
-BLOCK_TOKENS = 32
 # The least tokens that a copy of states saves beyond the one before it, if a step is cut for it: the rest of a prompt
 # then takes a step of its own, which reads all weights again.
 CUT_TOKENS = 64
 
 
-def blocks_for(tokens: int) -> int:
-    """Return how many blocks hold `tokens` tokens."""
-    return -(-tokens // BLOCK_TOKENS)
-
-
 class BlockPool:
-    """KV blocks of 32 tokens with reference counts. A block is free, in use, or idle: unused, but its content is known.
+    """The KV blocks of 32 tokens, which sequences use.
 
     A model whose layers keep states also has slots for them. A running sequence holds one as long as it holds blocks;
     copies in others let later sequences go on at the end of a block. Steps end where a copy is to be made: at the last
@@ -28,22 +25,25 @@ class BlockPool:
     with, as later ones may do there, too (Pan et al. 2025, Marconi, arXiv:2411.19379). While a free slot is left, the
     other ends of a prompt's steps get a copy. A decoding sequence has one at the end of its last full block.
 
+    Where layers are in several groups (KvGroups), a sequence has a block in each for 32 tokens: one unit of its whole
+    groups and one of its windowed groups. It drops a windowed unit when no later token sees it. It can go on after a
+    prefix only if the windowed units that are seen from there are known, too.
+
     drafted  by block: the number of its positions for which a draft model has keys and values
     states   None: the model's layers keep none
     """
 
-    def __init__(self, count: int, states: StateSlots | None = None) -> None:
+    def __init__(self, count: int, states: StateSlots | None = None, groups: KvGroups = ONE_GROUP) -> None:
         self.count = count
+        self.groups = groups
         self.drafted = array("i", bytes(4 * count))
         self.states = states
-        self._free = list(range(count - 1, -1, -1))
-        self._users = [0] * count
-        self._cache = PrefixCache(states)
+        self._units = Units(count, states)
 
     @property
     def available(self) -> int:
         """Count the blocks that can be allocated now; idle ones lose their content."""
-        return len(self._free) + self._cache.idle
+        return self._units.available
 
     @property
     def keeps_states(self) -> bool:
@@ -55,8 +55,9 @@ class BlockPool:
         return self.count - self.available
 
     def fits(self, sequence: Sequence, tokens: int) -> bool:
-        """Return whether there are blocks now for `tokens` more tokens of this sequence."""
-        return blocks_for(sequence.computed + tokens) - len(sequence.blocks) <= self.available
+        """Return whether there are blocks now for `tokens` more tokens of this sequence, in one step or several."""
+        more, groups = blocks_for(sequence.computed + tokens) - len(sequence.blocks), self.groups
+        return groups.whole * more + groups.windowed * min(more, groups.held) <= self.available
 
     def grow(self, sequence: Sequence, tokens: int) -> bool:
         """Allocate blocks for `tokens` more tokens than the sequence has computed, and its slot for states.
@@ -70,25 +71,30 @@ class BlockPool:
             if sequence.computed:
                 self.states.restore(sequence.blocks[sequence.computed // BLOCK_TOKENS - 1], sequence.state)
         while len(sequence.blocks) < blocks_for(sequence.computed + tokens):
-            block = self._free.pop() if self._free else self._cache.evict()
-            self._users[block] = 1
-            self.drafted[block] = 0
-            sequence.blocks.append(block)
+            unit = self._units.allocate(self.groups.whole)
+            self.drafted[unit] = 0
+            self._append(sequence, unit, self._units.allocate(self.groups.windowed) if self.groups.windowed else None)
         return True
 
     def trim(self, sequence: Sequence) -> None:
-        """Free the blocks beyond the computed tokens, which rejected drafts had."""
+        """Free the blocks beyond the computed tokens, which rejected drafts had, and the windowed units that no later
+        token sees: in the tables they become block 0, which is not read.
+        """
         while len(sequence.blocks) > blocks_for(sequence.computed):
-            self._drop(sequence.blocks.pop())
+            self._pop(sequence)
+        if self.groups.windowed:
+            seen = self.groups.first_seen(sequence.computed)
+            for i in range(sequence.passed, seen):
+                self._drop_windowed(sequence, i)
+            sequence.passed = seen
 
     def release(self, sequence: Sequence) -> None:
         """Free all blocks of a sequence, and its slot. The last blocks become idle first, so that the end of a hash
         chain is evicted before its beginning, without which it could not be found.
         """
-        for block in reversed(sequence.blocks):
-            self._drop(block)
-        del sequence.blocks[:]
-        sequence.computed = 0
+        while sequence.blocks:
+            self._pop(sequence)
+        sequence.computed = sequence.passed = 0
         for slot in (sequence.state, sequence.saved):
             if self.states is not None and slot is not None:
                 self.states.give_back(slot)
@@ -126,21 +132,12 @@ class BlockPool:
     def forget(self, sequence: Sequence) -> None:
         """Remove the sequence's blocks from the prefix cache. Unused ones become free; the first is allocated next."""
         for digest in reversed(sequence.digests):
-            block = self._cache.find(digest)
-            if block is None:
-                continue
-            if not self._users[block]:
-                self._cache.wake(block)
-                self._free.append(block)
-            self._cache.forget(block)
+            self._units.forget(_windowed(digest))
+            self._units.forget(digest)
 
     def forget_prefixes(self) -> None:
         """Empty the prefix cache. Sequences that use its blocks keep them."""
-        while self._cache.idle:
-            self._free.append(self._cache.evict())
-        for block, users in enumerate(self._users):
-            if users:
-                self._cache.forget(block)
+        self._units.forget_all()
 
     def adopt(self, sequence: Sequence) -> int:
         """Share known blocks of the prefix cache instead of computing them; returns the tokens this saves.
@@ -150,15 +147,17 @@ class BlockPool:
         states, the shared blocks end with one that has a copy of them.
         """
         before, first = sequence.computed, len(sequence.blocks)
-        while (digest := self.next_digest(sequence)) and (block := self._cache.find(digest)) is not None:
-            self._use(block)
-            sequence.blocks.append(block)
+        while (digest := self.next_digest(sequence)) and (unit := self._units.find(digest)) is not None:
+            self._units.use(unit)
+            self._append(sequence, unit, None)
             sequence.computed += BLOCK_TOKENS
+        if self.groups.windowed and sequence.computed > before:
+            self._adopt_windowed(sequence, first)
         if self.states is None or sequence.computed == before:
             return sequence.computed - before
         sequence.shared = sequence.computed
         while len(sequence.blocks) > first and sequence.blocks[-1] not in self.states:
-            self._drop(sequence.blocks.pop())
+            self._pop(sequence)
             sequence.computed -= BLOCK_TOKENS
         if sequence.computed > before:
             sequence.kept = sequence.computed
@@ -171,7 +170,7 @@ class BlockPool:
         if self.states is None or not self.states.kept or not sequence.request.root:
             return count
         start, end = sequence.computed, sequence.computed + count
-        for at in _kept_ends(sequence):
+        for at in kept_ends(sequence):
             if start < at < end and at - sequence.kept >= CUT_TOKENS:
                 return at - start
         aligned = end // BLOCK_TOKENS * BLOCK_TOKENS
@@ -183,12 +182,12 @@ class BlockPool:
         coming: the digests that `coming_digests` returned for them.
         """
         digest = self.next_digest(sequence)
-        if self.states is None or self._cache.find(digest) is None:
+        if self.states is None or self._units.find(digest) is None:
             return digest in coming
         # What it lacks is a copy of states.
         return any(
             at - sequence.kept >= CUT_TOKENS and self._digest(sequence, at // BLOCK_TOKENS - 1) in coming
-            for at in (sequence.shared, _system_end(sequence))
+            for at in (sequence.shared, system_end(sequence))
         )
 
     def next_digest(self, sequence: Sequence) -> bytes:
@@ -211,7 +210,7 @@ class BlockPool:
         first, end = sequence.computed // BLOCK_TOKENS, (sequence.computed + tokens) // BLOCK_TOKENS
         found = [self._digest(sequence, i) for i in range(first, end)]
         if self.states is not None:
-            ends = (at for at in (sequence.shared, _system_end(sequence)) if at > sequence.computed)
+            ends = (at for at in (sequence.shared, system_end(sequence)) if at > sequence.computed)
             found += [self._digest(sequence, at // BLOCK_TOKENS - 1) for at in ends]
         return found
 
@@ -225,13 +224,10 @@ class BlockPool:
             return
         for i in range(start // BLOCK_TOKENS, sequence.computed // BLOCK_TOKENS):
             digest = self._digest(sequence, i)
-            block = self._cache.find(digest)
-            if block is None:
-                self._cache.put(digest, sequence.blocks[i])
-            elif block != sequence.blocks[i]:
-                self._use(block)
-                self._drop(sequence.blocks[i])
-                sequence.blocks[i] = block
+            self._put(sequence, i, 0, self._units.publish(digest, sequence.blocks[i]))
+            if self.groups.windowed:
+                table = sequence.tables[self.groups.whole]
+                self._put(sequence, i, self.groups.whole, self._units.publish(_windowed(digest), table[i]))
         states, at = self.states, sequence.computed
         if states is None or at <= start or at % BLOCK_TOKENS:
             return
@@ -244,24 +240,66 @@ class BlockPool:
             return
         if decodes and sequence.passing is not None:
             states.drop(sequence.passing)
-        planned = at in _kept_ends(sequence) and at - sequence.kept >= CUT_TOKENS
+        planned = at in kept_ends(sequence) and at - sequence.kept >= CUT_TOKENS
         if states.keep(last, sequence.state, evict=decodes or planned):
             sequence.kept = at
             sequence.passing = last if decodes else None
 
-    def _use(self, block: int) -> None:
-        if self._users[block] == 0:
-            self._cache.wake(block)
-        self._users[block] += 1
-
-    def _drop(self, block: int) -> None:
-        self._users[block] -= 1
-        if self._users[block]:
+    def _adopt_windowed(self, sequence: Sequence, first: int) -> None:
+        """Share the windowed units that are seen behind the blocks that were adopted from number `first` on. Of these,
+        as many stay as have all of them.
+        """
+        end, seen, lacking = len(sequence.blocks), 0, True
+        while lacking and end > first:
+            seen, lacking = self.groups.first_seen(end * BLOCK_TOKENS), False
+            for i in range(end - 1, max(seen, first) - 1, -1):
+                if self._units.find(_windowed(sequence.digests[i])) is None:
+                    end, lacking = i, True
+                    break
+        while len(sequence.blocks) > end:
+            self._pop(sequence, windowed=False)
+            sequence.computed -= BLOCK_TOKENS
+        if end == first:
             return
-        if block in self._cache:
-            self._cache.rest(block)
-        else:
-            self._free.append(block)
+        for i in range(sequence.passed, min(seen, first)):
+            self._drop_windowed(sequence, i)
+        sequence.passed = seen
+        for i in range(max(seen, first), end):
+            unit = self._units.find(_windowed(sequence.digests[i]))
+            assert unit is not None
+            self._units.use(unit)
+            self._put(sequence, i, self.groups.whole, unit)
+
+    def _append(self, sequence: Sequence, unit: int, windowed: int | None) -> None:
+        """Append a unit of the whole groups, and one of the windowed groups; None: block 0 until one is put there."""
+        groups = self.groups
+        while len(sequence.tables) < groups.count:
+            sequence.tables.append(array("i"))
+        blocks = self._units.blocks(unit)
+        blocks += self._units.blocks(windowed) if windowed is not None else (0,) * groups.windowed
+        for table, block in zip(sequence.tables, blocks, strict=True):
+            table.append(block)
+
+    def _put(self, sequence: Sequence, at: int, group: int, unit: int) -> None:
+        """Replace the unit number `at` of the groups from `group` on."""
+        if sequence.tables[group][at] != unit:
+            for number, block in enumerate(self._units.blocks(unit)):
+                sequence.tables[group + number][at] = block
+
+    def _pop(self, sequence: Sequence, windowed: bool = True) -> None:
+        """Drop the last unit of the whole groups, and of the windowed groups unless the window has passed it."""
+        last = len(sequence.blocks) - 1
+        if windowed and self.groups.windowed and last >= sequence.passed:
+            self._drop_windowed(sequence, last)
+        self._units.drop(sequence.blocks[last])
+        for table in sequence.tables:
+            table.pop()
+
+    def _drop_windowed(self, sequence: Sequence, at: int) -> None:
+        tables = sequence.tables[self.groups.whole :]
+        self._units.drop(tables[0][at])
+        for table in tables:
+            table[at] = 0
 
     def _digest(self, sequence: Sequence, block: int) -> bytes:
         """Return the digest of the sequence's full block number `block`, and extend its chain as far as needed.
@@ -276,16 +314,6 @@ class BlockPool:
         return sequence.digests[block]
 
 
-def _kept_ends(sequence: Sequence) -> list[int]:
-    """Return, in order, the ends of blocks where copies of a prompt's states are of use to later sequences."""
-    return sorted((_system_end(sequence), sequence.shared, _prompt_end(sequence)))
-
-
-def _system_end(sequence: Sequence) -> int:
-    """Return where the last full block of the system prompt ends; 0: the prompt has none, or it is not known."""
-    return min(sequence.request.system_tokens // BLOCK_TOKENS * BLOCK_TOKENS, _prompt_end(sequence))
-
-
-def _prompt_end(sequence: Sequence) -> int:
-    """Return where the last full block before the last token ends, which every sequence with these tokens can adopt."""
-    return (len(sequence.tokens) - 1) // BLOCK_TOKENS * BLOCK_TOKENS
+def _windowed(digest: bytes) -> bytes:
+    """Return the digest of a block's unit of windowed groups."""
+    return digest + b"windowed"
