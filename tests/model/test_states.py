@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 from tests.model.test_transformers_executor import prompt_of
-from tests.model.transformers_types import VOCABULARY, reference_tokens, save_tiny
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from tests.model.transformers_types import reference_tokens, save_tiny, save_words
 
 from forearm import LLM, SamplingParams, _native
 from forearm.config.engine_config import EngineConfig
@@ -57,9 +55,7 @@ def folder(model_type: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with a tokenizer."""
     made = tmp_path_factory.mktemp(model_type)
     save_tiny(model_type, made)
-    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCABULARY)}, unk_token="w3"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2").save_pretrained(made)
+    save_words(made)
     return made
 
 

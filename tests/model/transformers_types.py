@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers
 from tools import models_page
-from transformers import AutoModelForCausalLM, PretrainedConfig
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedTokenizerFast
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -208,6 +209,13 @@ def save_tiny(model_type: str, folder: Path) -> transformers.PreTrainedModel:
     if model.config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:  # this class keeps the text part only
         tiny_config(model_type).save_pretrained(folder)
     return model
+
+
+def save_words(folder: Path) -> None:
+    """Write a tokenizer whose tokens are the words w0, w1 and so on."""
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCABULARY)}, unk_token="w3"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2").save_pretrained(folder)
 
 
 def reference_tokens(model: transformers.PreTrainedModel, prompt: list[int]) -> list[int]:

@@ -1,0 +1,167 @@
+"""Models some of whose layers have a window, through the engine: their blocks behind the window are freed, and the
+tokens are those of a cache that keeps all.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.model.transformers_types import VOCABULARY, save_words, tiny_config
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from forearm import LLM, SamplingParams
+from forearm.config.engine_config import EngineConfig
+from forearm.engine.cache.kv_groups import ONE_GROUP
+from forearm.engine.host.memory_plan import fit
+from forearm.engine.host.placement import Memory
+
+BOX = Memory(1 << 33, 1 << 33, "a box")
+WINDOW, LENGTH = 40, 1024
+# Five layers with a window and two without.
+KINDS = ["sliding_attention"] * 3 + ["full_attention"] + ["sliding_attention"] * 2 + ["full_attention"]
+TYPES: dict[str, dict[str, Any]] = {
+    "gemma3_text": {},
+    "gpt_oss": {},
+    # Layers that see all have other heads, and two layers read the keys of earlier ones.
+    "gemma4_text": {
+        "num_kv_shared_layers": 2,
+        "global_head_dim": 64,
+        "num_hidden_layers": 9,
+        "layer_types": [*KINDS, *KINDS[-2:]],
+    },
+    "cohere2": {},
+}
+
+
+def made(model_type: str, folder: Path) -> PreTrainedModel:
+    """Write a random model with windows of 40 tokens in five of seven layers."""
+    config = tiny_config(model_type)
+    changes = {
+        "num_hidden_layers": 7,
+        "layer_types": KINDS,
+        "sliding_window": WINDOW,
+        "max_position_embeddings": LENGTH,
+    }
+    for name, value in (changes | TYPES[model_type]).items():
+        setattr(config, name, value)
+    torch.manual_seed(7)
+    model = AutoModelForCausalLM.from_config(config).float().eval()
+    for values in model.parameters():
+        if values.dim() >= 2:
+            torch.nn.init.normal_(values, std=0.1)
+    model.save_pretrained(folder)
+    return model
+
+
+@pytest.fixture(scope="module", params=list(TYPES))
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp(request.param)
+    made(request.param, path)
+    save_words(path)
+    return path
+
+
+def tokens_of(seed: int, count: int) -> list[int]:
+    return np.random.default_rng(seed).integers(3, VOCABULARY - 4, count).tolist()
+
+
+SHARED = tokens_of(1, 300)
+PROMPTS = [
+    SHARED + tokens_of(2, 70),
+    SHARED + tokens_of(3, 9),
+    tokens_of(4, 200),
+    SHARED[:150] + tokens_of(5, 100),
+    [5],
+]
+
+
+def served(folder: Path, **settings: Any) -> tuple[list[list[int]], LLM]:
+    """Two outputs of each prompt, all at once, and again: the second time from the prefix cache where there is one."""
+    llm = LLM(str(folder), dtype="float32", max_model_len=LENGTH, **({"threads": 1} | settings))
+    params = SamplingParams(temperature=1.0, seed=3, max_tokens=50, n=2, ignore_eos=True, detokenize=False)
+    found = []
+    for _ in range(2):
+        answers = llm.generate([{"prompt_token_ids": one} for one in PROMPTS], params, use_tqdm=False)
+        found += [list(one.token_ids) for answer in answers for one in answer.outputs]
+    return found, llm
+
+
+@pytest.fixture(scope="module")
+def wanted(folder: Path) -> list[list[int]]:
+    """Return the tokens with prompts computed whole, one sequence at a time, from a cache that keeps all."""
+    found, llm = served(folder, max_num_seqs=1, enable_chunked_prefill=False, enable_prefix_caching=False)
+    assert llm._loop.scheduler.blocks.groups == ONE_GROUP
+    return found
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_num_seqs": 7, "max_num_batched_tokens": 7, "enable_prefix_caching": False},
+        {"max_num_seqs": 12, "max_num_batched_tokens": 100, "threads": 2},
+        {"max_num_seqs": 12, "max_num_batched_tokens": 64, "speculative_config": {"method": "ngram"}},
+    ],
+    ids=["in chunks", "together", "drafts"],
+)
+def test_a_window_gives_the_same_tokens(folder: Path, wanted: list[list[int]], settings: dict[str, Any]) -> None:
+    found, llm = served(folder, **settings)
+
+    assert found == wanted
+    assert llm._loop.scheduler.blocks.groups.reach == WINDOW
+
+
+def test_preempted_sequences_give_the_same_tokens(folder: Path, wanted: list[list[int]]) -> None:
+    """The cache holds the longest sequence and not more."""
+    settings = {"max_num_seqs": 8, "max_num_batched_tokens": 64}
+    config = EngineConfig(dtype="float32", max_model_len=LENGTH, **settings)
+    planned = fit(config, folder, BOX, 2)
+    size = planned.limits.groups.blocks(LENGTH) * planned.block_bytes
+
+    found, llm = served(folder, **settings, kv_cache_memory_bytes=size)
+
+    assert found == wanted
+    assert llm._loop.scheduler.preemptions > 0
+
+
+def test_blocks_behind_the_window_are_freed_and_a_prefix_is_found_again(folder: Path) -> None:
+    llm = LLM(str(folder), dtype="float32", max_model_len=LENGTH, threads=2, max_num_seqs=4, max_num_batched_tokens=32)
+    blocks = llm._loop.scheduler.blocks
+    groups = blocks.groups
+    params = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True, detokenize=False)
+    most = 0
+    step = llm._loop.step
+
+    def watched() -> None:
+        nonlocal most
+        step()
+        most = max(most, blocks.used)
+
+    llm._loop.step = watched  # type: ignore[method-assign]
+    long = tokens_of(9, 900)
+
+    (first,) = llm.generate({"prompt_token_ids": long}, params, use_tqdm=False)
+    (again,) = llm.generate({"prompt_token_ids": long[:640] + tokens_of(8, 30)}, params, use_tqdm=False)
+
+    assert first.num_cached_tokens == 0
+    assert again.num_cached_tokens == 640
+    assert most <= groups.blocks(904) < 0.5 * groups.count * 29
+
+
+def test_tokens_are_those_of_transformers(tmp_path: Path) -> None:
+    model = made("gemma3_text", tmp_path)
+    save_words(tmp_path)
+    prompt = tokens_of(6, 330)
+    out = model.generate(torch.tensor([prompt]), max_new_tokens=64, do_sample=False, eos_token_id=None, pad_token_id=0)
+    params = SamplingParams(temperature=0.0, max_tokens=64, ignore_eos=True, detokenize=False)
+
+    llm = LLM(
+        str(tmp_path), dtype="float32", max_model_len=LENGTH, threads=2, max_num_seqs=4, max_num_batched_tokens=64
+    )
+    (answer,) = llm.generate({"prompt_token_ids": prompt}, params, use_tqdm=False)
+
+    assert llm._loop.scheduler.blocks.groups.windowed == 5
+    assert list(answer.outputs[0].token_ids) == out[0, 330:].tolist()
