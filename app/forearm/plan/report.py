@@ -138,6 +138,9 @@ def _memory(found: Prediction) -> str:
     read = ", ".join(f"{tokens}: {in_gib(round(work.read_bytes(tokens, tokens)))}" for tokens in _STEPS)
     compiled = in_gib(fitting.grammar_bytes)
     grammars = f"{in_gib(fitting.vocabulary_bytes)} for the vocabulary, up to {compiled} for compiled ones"
+    groups, windowed = fitting.limits.groups, ""
+    if groups.windowed:
+        windowed = f", {fitting.block_bytes * groups.whole // BLOCK_TOKENS} of them behind a window of {groups.reach}"
     rows = (
         ("free", f"{in_gib(fitting.memory.available_bytes)} of {in_gib(fitting.memory.total_bytes)}{each}"),
         (
@@ -158,7 +161,7 @@ def _memory(found: Prediction) -> str:
         (
             "KV cache",
             f"{in_gib(fitting.blocks * fitting.block_bytes)} of {checkpoint.kv_dtype}: "
-            f"{found.kv_token_bytes} bytes a token, {found.kv_tokens} tokens in blocks of {BLOCK_TOKENS}",
+            f"{found.kv_token_bytes} bytes a token{windowed}, {found.kv_tokens} tokens in blocks of {BLOCK_TOKENS}",
         ),
         ("contexts", f"{found.contexts:.1f} of {checkpoint.max_model_len} tokens (--max-model-len)"),
         ("peak", f"{in_gib(found.peak_bytes)} of all processes of the server"),

@@ -70,7 +70,9 @@ void KvBlocks::add_cache(const HeadShape& s, bool by_token, int64_t block_keys, 
   }
 }
 
-int64_t KvBlocks::bytes_per_block() const { return std::accumulate(rank_bytes_.begin(), rank_bytes_.end(), int64_t{0}); }
+int64_t KvBlocks::bytes_per_block() const {
+  return std::accumulate(rank_bytes_.begin(), rank_bytes_.end(), int64_t{0});
+}
 
 int64_t KvBlocks::padded_head_dim() const {
   int64_t most = 0;

@@ -50,8 +50,8 @@ class KvBlocks {
   KvCache index(size_t layer) const { return cache(caches_[index_place_[layer]], 0); }
   // The cache of a layer's entries.
   KvCache entries(size_t layer) const { return cache(caches_[entry_place_[layer]], 0); }
-  // Zeroes the rank's heads of a block in all layers of a group: its last user may have left an infinity or a NaN, and attention
-  // multiplies values beyond a context by 0. The first call puts the pages on the caller's node.
+  // Zeroes the rank's heads of a block in all layers of a group: its last user may have left an infinity or a NaN, and
+  // attention multiplies values beyond a context by 0. The first call puts the pages on the caller's node.
   void clear(int64_t block, int64_t group, int rank) const;
 
  private:
@@ -77,9 +77,9 @@ class KvBlocks {
   const Ranks ranks_;
   const KvGroups groups_;
   std::vector<LayerCache> caches_;
-  std::vector<size_t> place_;        // by layer: the index of its cache; 0 where it has none
-  std::vector<size_t> index_place_;  // and of its indexer's
-  std::vector<size_t> entry_place_;  // and of its entries
+  std::vector<size_t> place_;                      // by layer: the index of its cache; 0 where it has none
+  std::vector<size_t> index_place_;                // and of its indexer's
+  std::vector<size_t> entry_place_;                // and of its entries
   std::vector<std::vector<int64_t>> group_bytes_;  // by group and rank: bytes of a block in all caches
   std::vector<int64_t> rank_bytes_;                // by rank: bytes of a block, the most of any group
   std::vector<int64_t> rank_at_;                   // by rank: offset in the region

@@ -33,9 +33,8 @@ int64_t reach_of(const AttentionKind& attention) { return std::max(attention.win
 // Every layer that attends has heads, and keys of its own or another layer's.
 bool divisible(const Config& c) {
   if (c.pooled || c.modules || c.bidirectional || c.has_states()) return false;
-  return std::all_of(c.layers.begin(), c.layers.end(), [](const LayerKind& layer) {
-    return layer.mixer_as<AttentionKind>() || !layer.mixes();
-  });
+  return std::all_of(c.layers.begin(), c.layers.end(),
+                     [](const LayerKind& layer) { return layer.mixer_as<AttentionKind>() || !layer.mixes(); });
 }
 
 }  // namespace
@@ -65,7 +64,8 @@ KvGroups kv_groups(const Config& c, DType dtype) {
     if (page < most) continue;
     KvGroups groups{{}, std::vector<size_t>(c.layers.size())};
     const int64_t first = pages_of(all, page, 0, groups.of), pages = first + pages_of(windowed, page, first, groups.of);
-    const double cost = static_cast<double>(pages * page - total) / static_cast<double>(total) + kGroupCost * static_cast<double>(pages);
+    const double cost = static_cast<double>(pages * page - total) / static_cast<double>(total) +
+                        kGroupCost * static_cast<double>(pages);
     if (pages > kMostKvGroups || cost >= least) continue;
     least = cost;
     groups.reach.assign(static_cast<size_t>(first), 0);

@@ -15,9 +15,9 @@ struct Batch {
   const int32_t* block_start;         // [sequences + 1]
   int64_t blocks;                     // of a group of layers
   const int32_t* block;               // [groups][blocks]
-  const int32_t* logit_row;        // [logits]
-  const int32_t* type = nullptr;   // [tokens], if the model has token types; null: all 0
-  const int32_t* state = nullptr;  // [sequences], if layers keep states: the slot of each sequence
+  const int32_t* logit_row;           // [logits]
+  const int32_t* type = nullptr;      // [tokens], if the model has token types; null: all 0
+  const int32_t* state = nullptr;     // [sequences], if layers keep states: the slot of each sequence
 
   // The blocks of all sequences, block_start's, for the layers of a group (KvGroups).
   const int32_t* table(int64_t group) const { return block + group * blocks; }
