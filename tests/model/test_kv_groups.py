@@ -104,8 +104,9 @@ def wanted(folder: Path) -> list[list[int]]:
         {"max_num_seqs": 7, "max_num_batched_tokens": 7, "enable_prefix_caching": False},
         {"max_num_seqs": 12, "max_num_batched_tokens": 100, "threads": 2},
         {"max_num_seqs": 12, "max_num_batched_tokens": 64, "speculative_config": {"method": "ngram"}},
+        {"max_num_seqs": 12, "max_num_batched_tokens": 64, "threads": 2, "tensor_parallel_size": 2},
     ],
-    ids=["in chunks", "together", "drafts"],
+    ids=["in chunks", "together", "drafts", "ranks"],
 )
 def test_a_window_gives_the_same_tokens(folder: Path, wanted: list[list[int]], settings: dict[str, Any]) -> None:
     found, llm = served(folder, **settings)
