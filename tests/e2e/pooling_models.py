@@ -10,11 +10,14 @@ import pytest
 import tokenizers
 import torch
 import transformers
-from tokenizers.models import Unigram, WordPiece
-from tokenizers.normalizers import Replace, Sequence, Strip
-from tokenizers.pre_tokenizers import Metaspace, Whitespace
+from tokenizers import decoders, pre_tokenizers
+from tokenizers.models import BPE, Unigram, WordPiece
+from tokenizers.normalizers import NFC, Replace, Sequence, Strip
+from tokenizers.pre_tokenizers import ByteLevel, Metaspace, Split, Whitespace
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from forearm.text.tokenizer.gguf import PRE_TOKENIZERS
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_LETTERS, *(f"##{letter}" for letter in _LETTERS), "no", "yes"]
@@ -36,6 +39,21 @@ def write_tokenizer(folder: Path) -> None:
     tokenizer = tokenizers.Tokenizer(WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
     _save(tokenizer, [("[CLS]", 2), ("[SEP]", 3)], folder)
+
+
+def write_byte_level_tokenizer(folder: Path) -> None:
+    """Bytes and the words no and yes, cut as Qwen's texts are; no token stands around a text."""
+    letters = sorted(ByteLevel.alphabet())
+    vocabulary = {
+        token: number for number, token in enumerate([*letters, "no", "ye", "yes", "<|im_start|>", "<|im_end|>"])
+    }
+    tokenizer = tokenizers.Tokenizer(BPE(vocabulary, [("n", "o"), ("y", "e"), ("ye", "s")]))
+    tokenizer.normalizer = NFC()
+    cut = Split(tokenizers.Regex(PRE_TOKENIZERS["qwen2"].patterns[0]), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([cut, ByteLevel(False, use_regex=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    special = {"eos_token": "<|im_end|>", "additional_special_tokens": ["<|im_start|>"]}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
 
 
 def write_deberta_tokenizer(folder: Path) -> None:

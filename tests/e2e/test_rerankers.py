@@ -9,12 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.e2e.pooling_models import write_deberta_tokenizer, write_model, write_tokenizer
+from tests.e2e.pooling_models import (
+    write_byte_level_tokenizer,
+    write_deberta_tokenizer,
+    write_model,
+    write_tokenizer,
+)
 from tests.e2e.served import Served, serve
+from tests.model.gguf_encoders import write_encoder
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from forearm import LLM
 from forearm.errors import InvalidRequest
+from forearm.text.tokenizer.gguf_vocabulary import gguf_vocabulary
 from forearm.text.tokenizer.text_pairs import _AFTER, _BEFORE, DEFAULT_INSTRUCTION
 
 QUERY, DOCUMENTS = "what is a cat", ["a cat is an animal", "trains go fast", "cat", "no"]
@@ -167,11 +174,13 @@ def test_llm_classifies_and_scores_as_transformers_does(tmp_path: Path) -> None:
         llm.score(["a", "b"], ["a", "b", "c"], use_tqdm=False)
 
 
+_QWEN = {"head_dim": 16, "num_key_value_heads": 2, "max_position_embeddings": 1024}
+
+
 def test_qwen3_reranker_weighs_yes_against_no_after_its_own_prompt(tmp_path: Path) -> None:
     """The head of the generating model, two of its rows: the score is the share of yes."""
     folder = tmp_path / "model"
-    sizes = {"head_dim": 16, "num_key_value_heads": 2, "max_position_embeddings": 1024, "tie_word_embeddings": False}
-    model = write_model(folder, "Qwen3ForCausalLM", "Qwen3Config", **sizes)
+    model = write_model(folder, "Qwen3ForCausalLM", "Qwen3Config", **_QWEN, tie_word_embeddings=False)
     write_tokenizer(folder)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     no, yes = tokenizer.convert_tokens_to_ids(["no", "yes"])
@@ -187,3 +196,54 @@ def test_qwen3_reranker_weighs_yes_against_no_after_its_own_prompt(tmp_path: Pat
             last = model(torch.tensor([ids])).logits[0, -1]
         wanted.append(float(torch.stack([last[no], last[yes]]).softmax(-1)[1]))
     assert scores == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.fixture(scope="module", params=["tied", "head"])
+def qwen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A tiny Qwen3-Reranker, and the files that people have of it: with two labels, generating, and of blocks."""
+    folder, beside = tmp_path_factory.mktemp("qwen3-reranker"), tmp_path_factory.mktemp("labels")
+    sizes = {**_QWEN, "hidden_size": 64, "vocab_size": 320, "tie_word_embeddings": request.param == "tied"}
+    write_model(folder, "Qwen3ForCausalLM", "Qwen3Config", **sizes)
+    write_byte_level_tokenizer(folder)
+    for name in ("config.json", "model.safetensors"):
+        (beside / name).symlink_to(folder / name)
+    vocabulary, causal = gguf_vocabulary(folder, 320, []), {"attention.causal": True}
+    return {
+        "folder": folder,
+        "plain": write_encoder(folder, "qwen3", None, vocabulary, **causal),
+        "blocks": write_encoder(folder, "qwen3", None, vocabulary, "Q8_0", **causal),
+        "labels": write_encoder(beside, "qwen3", "rank", vocabulary, **causal),
+    }
+
+
+def test_files_of_qwen3_reranker_score_as_its_folder(qwen: dict[str, Path]) -> None:
+    folder, plain, blocks = (_scores(qwen[name], convert="classify") for name in ("folder", "plain", "blocks"))
+    labels = _scores(qwen["labels"])  # whose kind of pooling says what it is
+
+    assert plain == folder
+    assert labels == folder
+    assert blocks == pytest.approx(folder, abs=0.06)  # weights and activations of 8 bits
+    assert blocks != folder
+    assert max(folder) - min(folder) > 0.1
+
+
+def _scores(model: Path, **settings: Any) -> list[float]:
+    return [one.outputs.score for one in LLM(model, **settings).score(QUERY, DOCUMENTS, use_tqdm=False)]
+
+
+def test_a_file_of_qwen3_reranker_answers_score_and_rerank(qwen: dict[str, Path], tmp_path: Path) -> None:
+    wanted = _scores(qwen["folder"], convert="classify")
+    body = {"query": QUERY, "documents": DOCUMENTS}
+
+    with serve(tmp_path, str(qwen["labels"])) as served:
+        scored = served.http.post("/score", json={"text_1": QUERY, "text_2": DOCUMENTS}).json()
+        ranked = served.http.post("/rerank", json=body).json()
+        told = served.http.post("/rerank", json={**body, "instruction": "judge by the length"}).json()
+        single = served.http.post("/classify", json={"input": DOCUMENTS}).json()
+
+    assert [one["score"] for one in scored["data"]] == pytest.approx(wanted, abs=1e-6)
+    by_index = {one["index"]: one["relevance_score"] for one in ranked["results"]}
+    assert [by_index[i] for i in range(len(DOCUMENTS))] == pytest.approx(wanted, abs=1e-6)
+    assert [one["relevance_score"] for one in ranked["results"]] == sorted(by_index.values(), reverse=True)
+    assert {one["index"]: one["relevance_score"] for one in told["results"]} != by_index
+    assert [one["num_classes"] for one in single["data"]] == [1] * len(DOCUMENTS)

@@ -47,10 +47,19 @@ def write_encoder(
     for number in (2, 3):  # EmbeddingGemma's and ColBERT's, without biases
         if (dense := folder / f"{number}_Dense" / "model.safetensors").is_file():
             tensors[f"dense_{number}.weight"] = load_file(dense)["linear.weight"]
+    if pool == "rank" and config["architectures"] == ["Qwen3ForCausalLM"]:
+        tensors |= _yes_and_no(tensors, vocabulary["tokenizer.ggml.tokens"])
+        keys["classifier.output_labels"] = ["yes", "no"]
     found = {key: config[name] for name, key in _KEYS.items() if config.get(name) is not None}
     found |= {"attention.causal": False} | ({} if pool is None else {"pooling_type": POOLS[pool]}) | keys
     own = {f"{architecture}.{key}": value for key, value in found.items()}
     return write_gguf(folder / f"model{quantized}.gguf", architecture, own | vocabulary, tensors)
+
+
+def _yes_and_no(tensors: dict[str, Any], tokens: list[str]) -> dict[str, Any]:
+    """Return the head that the converter makes of a Qwen3-Reranker's own, which it leaves out."""
+    rows = tensors.pop("output.weight", tensors["token_embd.weight"])
+    return {"cls.output.weight": rows[[tokens.index("yes"), tokens.index("no")]]}
 
 
 def _architecture(name: str) -> Any:

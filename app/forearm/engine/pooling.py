@@ -150,8 +150,9 @@ def finish_vector(
     text's values alone.
     """
     wide = vector.astype(np.float64)
-    if plan.from_tokens:
-        wide = wide[..., 1:2] - wide[..., 0:1]
+    if plan.yes_no:
+        yes, no = plan.yes_no
+        wide = wide[..., yes : yes + 1] - wide[..., no : no + 1]
     wide = wide[..., 0] if finish == "relu" else wide[..., :dimensions]
     if activate and finish == "normalize":
         wide = wide / np.maximum(np.sqrt((wide * wide).sum(axis=-1, keepdims=True)), 1e-12)

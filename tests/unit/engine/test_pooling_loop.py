@@ -344,5 +344,5 @@ def test_what_stands_behind_the_last_layer() -> None:
     assert made(unit, activate=False) == [3.0, 4.0, 12.0]
     assert made(PoolingPlan("classify", "cls", "sigmoid"))[0] == pytest.approx(1 / (1 + np.exp(-3)))
     assert sum(made(PoolingPlan("classify", "cls", "softmax"))) == pytest.approx(1)
-    weighed = PoolingPlan("classify", "last", "sigmoid", from_tokens=("no", "yes"))
+    weighed = PoolingPlan("classify", "last", "sigmoid", from_tokens=("no", "yes"), yes_no=(1, 0))
     assert made(weighed) == pytest.approx([1 / (1 + np.exp(-1))])

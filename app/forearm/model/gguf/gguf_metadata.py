@@ -33,6 +33,7 @@ _IGNORED = (
     "rope.dimension_sections",
     "n_deepstack_layers",
     "rope.scaling.yarn_attn_factor",
+    "classifier.output_labels",
 )
 
 

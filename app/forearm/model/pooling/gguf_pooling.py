@@ -37,6 +37,11 @@ def gguf_plan(path: Path, asked: PoolingAsked) -> PoolingPlan | None:
     usual: Pool = "cls" if architecture in ENCODERS else "last"
     model_type = ENCODERS.get(architecture, architecture)
     if asked.convert == "classify" or (kind == RANK and asked.convert != "embed"):
+        if architecture == "qwen3" and "cls.output.weight" not in gguf.tensors:  # the generating Qwen3-Reranker
+            words, one = ("no", "yes"), ("LABEL_0",)
+            return PoolingPlan(
+                "classify", "last", "sigmoid", (), labels=one, model_type="qwen3", from_tokens=words, yes_no=(1, 0)
+            )
         return _classifier(gguf, usual, model_type)
     dense = tuple(
         Dense(gguf.tensors[f"{name}.weight"].shape[0], name, bias=f"{name}.bias" in gguf.tensors)
@@ -67,6 +72,20 @@ def _classifier(gguf: Gguf, pool: Pool, model_type: str) -> PoolingPlan:
         )
     count = gguf.tensors["cls.output.weight"].shape[0]
     dense += (Dense(count, "cls.output", bias="cls.output.bias" in gguf.tensors),)
-    labels = tuple(f"LABEL_{i}" for i in range(count))
+    labels = _labels(gguf.path, count)
+    if model_type == "qwen3" and sorted(labels) == ["no", "yes"]:  # Qwen3-Reranker, whose score is the share of yes
+        places = labels.index("yes"), labels.index("no")
+        return PoolingPlan(
+            "classify", pool, "sigmoid", dense, labels=("LABEL_0",), model_type=model_type, yes_no=places
+        )
     finish: Finish = "softmax" if count > 1 else "sigmoid"
     return PoolingPlan("classify", pool, finish, dense, labels=labels, model_type=model_type)
+
+
+def _labels(path: Path, count: int) -> tuple[str, ...]:
+    """Return the names of a classifier's labels, which newer files have."""
+    keys = read_gguf_file(path, merges=False).metadata
+    named = keys.get(f"{keys['general.architecture']}.classifier.output_labels")
+    if isinstance(named, list) and len(named) == count and all(isinstance(one, str) for one in named):
+        return tuple(named)
+    return tuple(f"LABEL_{i}" for i in range(count))

@@ -43,7 +43,8 @@ class PoolingPlan:
     any. late_interaction: each token has a vector of its own, and two texts are compared by all of theirs (ColBERT).
     token_heads: the heads of tasks that have their own. default_dimensions: the length of a request that gives none.
     max_tokens: the longest text, if the model's authors give one. from_tokens: scores come from the output head's rows
-    of these tokens. adapter: of the task that the vectors are for, if the checkpoint has adapters.
+    of these tokens. yes_no: the places of "yes" and "no" among the outputs, whose difference is the one score; (): each
+    output is one. adapter: of the task that the vectors are for, if the checkpoint has adapters.
     """
 
     kind: Kind
@@ -58,6 +59,7 @@ class PoolingPlan:
     lower_case: bool = False
     model_type: str = ""
     from_tokens: tuple[str, ...] = ()
+    yes_no: tuple[int, ...] = ()
     late_interaction: bool = False
     token_heads: Mapping[Task, TokenHead] = field(default_factory=dict)
     adapter: Adapter | None = None

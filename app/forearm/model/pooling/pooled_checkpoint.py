@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import StoredTensor, read_tensors, read_torch
 from forearm.model.families.config import Dense, ModelConfig
 from forearm.model.families.keys import read_json
+from forearm.model.gguf.gguf import is_gguf, read_gguf
 from forearm.model.pooling.adapters import with_adapter
 from forearm.model.pooling.plan import PoolingPlan
 
@@ -22,13 +24,11 @@ def with_pooling(
     """
     dense = plan.dense
     if plan.from_tokens:
-        path, words = folder / "tokenizer.json", plan.from_tokens
-        vocabulary = (read_json(path).object("model") or read_json(path)).get("vocab")
-        found = [vocabulary.get(word) for word in words] if isinstance(vocabulary, dict) else []
-        ids = [one for one in found if isinstance(one, int)]
+        words, vocabulary = plan.from_tokens, _vocabulary(folder)
+        ids = [one for word in words if isinstance(one := vocabulary.get(word), int)]
         if len(words) != 2 or len(ids) != 2 or ids[0] >= ids[1]:
             raise ConfigError(
-                f"{path}: classifier_from_token is {list(words)}; it must name two tokens of the vocabulary, the one "
+                f"{folder}: classifier_from_token is {list(words)}; it must name two tokens of the vocabulary, the one "
                 "for no first and with the lower id"
             )
         dense = (Dense(2, "", bias=False, rows=tuple(ids)),)
@@ -47,6 +47,16 @@ def with_pooling(
             stored = f"{head.dense.stored}.{name}"
             tensors[stored] = replace(tensor, name=stored)
     return replace(config, pooled=True, tied_head=True, head_bias=False, head_dense=None, dense=dense), tensors
+
+
+def _vocabulary(folder: Path) -> dict[str, Any]:
+    """Return the id of each token of a model folder or .gguf file."""
+    if is_gguf(folder):
+        tokens = read_gguf(folder, merges=False).metadata.get("tokenizer.ggml.tokens")
+        return {token: i for i, token in enumerate(tokens)} if isinstance(tokens, list) else {}
+    keys = read_json(folder / "tokenizer.json")
+    vocabulary = (keys.object("model") or keys).get("vocab")
+    return vocabulary if isinstance(vocabulary, dict) else {}
 
 
 def pooled_columns(config: ModelConfig) -> int:

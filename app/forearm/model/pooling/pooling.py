@@ -138,7 +138,7 @@ def _classifier(keys: Keys) -> PoolingPlan:
     tokens = keys.get("classifier_from_token")
     if not _architecture(keys).endswith(CLASSIFIER) or tokens:
         words = tuple(str(token) for token in tokens or ("no", "yes"))
-        return PoolingPlan("classify", "last", "sigmoid", labels=("LABEL_0",), from_tokens=words)
+        return PoolingPlan("classify", "last", "sigmoid", labels=("LABEL_0",), from_tokens=words, yes_no=(1, 0))
     if model_type in ("t5", "mt5", "umt5"):
         own = f"{model_type.upper()}EncoderModel"
         raise keys.wrong("architectures", f"{own}: classifiers that also compute T5's decoder are not served")
