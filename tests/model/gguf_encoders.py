@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import gguf
 import numpy as np
 from safetensors.numpy import load_file
+from tests.model.gguf_models import permuted_rows
 from tests.unit.model.gguf_files import write_gguf
 from tokenizers import Tokenizer
 
@@ -25,16 +28,37 @@ _KEYS = {
     "layer_norm_eps": "attention.layer_norm_epsilon", "type_vocab_size": "token_type_count",
     "num_key_value_heads": "attention.head_count_kv", "head_dim": "attention.key_length",
     "rms_norm_eps": "attention.layer_norm_rms_epsilon", "sliding_window": "attention.sliding_window",
+    "norm_eps": "attention.layer_norm_epsilon", "local_attention": "attention.sliding_window",
+    "global_attn_every_n_layers": "attention.sliding_window_pattern", "hidden_activation": "hidden_activation",
 }  # fmt: skip
-_HEADS = {"score.weight": "cls.output.weight"}  # as the converter names a Qwen3-Reranker's
+_HEADS = {
+    "score.weight": "cls.output.weight",
+    "head.norm.weight": "cls.norm.weight",
+}  # as the converter names a Qwen3-Reranker's
+# whose classifier is the last layer
+_DIRECT = (
+    "BertForSequenceClassification", "DistilBertForSequenceClassification", "ModernBertForSequenceClassification",
+)  # fmt: skip
 _DISTIL = {"dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads"}
 _DISTIL |= {"hidden_dim": "intermediate_size"}
 
 
 def write_encoder(
-    folder: Path, architecture: str, pool: str | None, vocabulary: dict[str, Any], quantized: str = "", **keys: Any
+    folder: Path,
+    architecture: str,
+    pool: str | None,
+    vocabulary: dict[str, Any],
+    quantized: str = "",
+    *,
+    permuted: Mapping[str, int] = MappingProxyType({}),
+    instead: Mapping[str, np.ndarray] = MappingProxyType({}),
+    **keys: Any,
 ) -> Path:
-    """Write the checkpoint of a folder as a file. quantized: the type of matrices that blocks divide; F32 without."""
+    """Write the checkpoint of a folder as a file.
+
+    quantized: the type of matrices that blocks divide; F32 without. permuted: heads of tensors whose rows get the order
+    of interleaved angles. instead: tensors that stand for the feed-forwards of their layers.
+    """
     config = json.loads((folder / "config.json").read_text())
     config = {_DISTIL.get(name, name): value for name, value in config.items()}
     names = gguf.get_tensor_name_map(_architecture(architecture), config["num_hidden_layers"])
@@ -43,7 +67,12 @@ def write_encoder(
         for stored, value in _converted(config, name, np.asarray(values, np.float32)):
             ours = _HEADS.get(stored) or names.get_name(stored, try_suffixes=(".weight", ".bias"))
             assert ours, f"{stored} of {name} has no name"
+            layer, _, module = ours.removesuffix(".weight").rpartition(".")
+            if module.startswith("ffn") and any(name.startswith(f"{layer}.") for name in instead):
+                continue
+            value = permuted_rows(value, permuted[module]) if module in permuted else value
             tensors[ours] = _typed(ours, np.ascontiguousarray(value), quantized)
+    tensors |= instead
     for number in (2, 3):  # EmbeddingGemma's and ColBERT's, without biases
         if (dense := folder / f"{number}_Dense" / "model.safetensors").is_file():
             tensors[f"dense_{number}.weight"] = load_file(dense)["linear.weight"]
@@ -71,7 +100,7 @@ def _converted(config: dict[str, Any], name: str, values: np.ndarray) -> list[tu
     name = name.removeprefix("distilbert.").removeprefix("bert.").removeprefix("roberta.").removeprefix("model.")
     if "pooler" in name or name.endswith("position_ids"):
         return []
-    if config["architectures"][0] in ("BertForSequenceClassification", "DistilBertForSequenceClassification"):
+    if config["architectures"][0] in _DIRECT:
         name = re.sub(r"^classifier\.", "classifier.out_proj.", name)
     if name == "embeddings.position_embeddings.weight" and config["model_type"] in ("roberta", "xlm-roberta"):
         values = values[config["pad_token_id"] + 1 :]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file, save_file
 from tests.e2e.pooling_models import minilm as minilm_folder
 from tests.model.encoder_cases import ENCODER_CASES, EncoderCase, make
@@ -34,11 +35,18 @@ ARCHITECTURE = {
     "BertModel": "bert", "XLMRobertaModel": "bert", "XLMRobertaForSequenceClassification": "bert",
     "RobertaForSequenceClassification": "bert", "DistilBertModel": "bert",
     "DistilBertForSequenceClassification": "bert", "NomicBertModel": "nomic-bert",
+    "JinaEmbeddingsV3Model": "jina-bert-v3", "ModernBertModel": "modern-bert",
+    "ModernBertForSequenceClassification": "modern-bert",
     "Qwen3Model": "qwen3", "Qwen3ForSequenceClassification": "qwen3", "Gemma3TextModel": "gemma-embedding",
 }  # fmt: skip
-# A file does not name the activation, which is the erf GELU, nor the scale of queries, which is by head_dim.
+# A file does not name the scale of queries, which is by head_dim, nor the rows that ModernBERT's classifiers read.
+_FIXED = {
+    "Gemma3TextModel": {"query_pre_attn_scalar": 16},
+    "ModernBertForSequenceClassification": {"classifier_pooling": "mean"},
+}
+# A file does not name the activation of most, which is the erf GELU.
 CASES = [
-    replace(case, settings=case.settings | {"query_pre_attn_scalar": 16}) if case.model == "Gemma3TextModel" else case
+    replace(case, settings=case.settings | _FIXED.get(case.model, {}))
     for case in ENCODER_CASES
     if case.model in ARCHITECTURE and "hidden_act" not in case.settings
 ]
@@ -56,8 +64,10 @@ def written(case: EncoderCase, folder: Path) -> Path:
     classifies = case.model.endswith("ForSequenceClassification")
     config = json.loads((folder / "config.json").read_text())
     keys: dict[str, Any] = {"attention.causal": True} if case.model.startswith("Qwen3") else {}
-    if case.model == "NomicBertModel":
-        keys["rope.freq_base"] = config["rope_parameters"]["rope_theta"]
+    ropes = config.get("rope_parameters") or {}
+    for kind, key in (("full_attention", "rope.freq_base"), ("sliding_attention", "rope.freq_base_swa")):
+        if theta := (ropes.get(kind) or (ropes if kind == "full_attention" else {})).get("rope_theta"):
+            keys[key] = theta
     if case.model.startswith("DistilBert"):
         keys["attention.layer_norm_epsilon"] = 1e-12
     return write_encoder(folder, ARCHITECTURE[case.model], "rank" if classifies else case.pool, VOCABULARY, **keys)
@@ -87,8 +97,75 @@ def test_a_file_computes_what_its_checkpoint_does(case: EncoderCase, tmp_path: P
 
 
 def test_every_architecture_of_embedding_models_is_in_a_case() -> None:
-    assert {ARCHITECTURE[case.model] for case in CASES} >= ENCODERS.keys()
+    assert {ARCHITECTURE[case.model] for case in CASES} | set(_BOTH_WAYS) | {"nomic-bert-moe"} >= ENCODERS.keys()
     assert ENCODERS.keys() <= ARCHITECTURES.keys()
+
+
+# --- models that transformers computes in another way, or not at all ---
+
+_BOTH_WAYS = ("eurobert", "llama-embed", "qwen2")
+
+
+@pytest.mark.parametrize("architecture", _BOTH_WAYS)
+def test_a_llama_whose_tokens_see_both_sides_computes_what_transformers_does(architecture: str, tmp_path: Path) -> None:
+    """qwen2 stands for generating architectures whose file says that attention is not causal."""
+    biased = {"attention_bias": architecture == "qwen2"}
+    case = EncoderCase("eurobert", "EuroBertModel", "EuroBertConfig", {"num_key_value_heads": 2, **biased}, seed=1)
+    model = make(case, tmp_path)
+    if architecture == "qwen2":  # which has biases of q, k and v alone
+        with torch.no_grad():
+            for layer in model.layers:
+                layer.self_attn.o_proj.bias.zero_()
+    model.save_pretrained(tmp_path)
+    theta = json.loads((tmp_path / "config.json").read_text())["rope_parameters"]["rope_theta"]
+    heads = {"attn_q": 6, "attn_k": 2} if architecture == "llama-embed" else {}
+    file = write_encoder(tmp_path, architecture, "mean", VOCABULARY, permuted=heads, **{"rope.freq_base": theta})
+
+    _same_as_torch(model, file, case)
+
+
+def _same_as_torch(model: torch.nn.Module, file: Path, case: EncoderCase) -> None:
+    """Check that each text's mean row, of unit length, is the model's."""
+    prompts = case.prompts()
+    found = pooler(Run(str(file), prompts), 2).compute(prompts, "embed", True)
+    for one, (ids, _) in zip(found, prompts, strict=True):
+        with torch.no_grad():
+            row = model(torch.tensor([ids])).last_hidden_state[0].mean(0).numpy()
+        assert np.abs(one - row / np.linalg.norm(row)).max() < 2e-6, "sums of float32 in another order"
+
+
+class _NomicExperts(torch.nn.Module):
+    """The experts of nomic-embed-text-v2-moe: the two best of a softmax of all scores weigh their results."""
+
+    def __init__(self, hidden: int, width: int, count: int) -> None:
+        super().__init__()
+        self.router = torch.nn.Parameter(torch.randn(count, hidden) / hidden**0.5)
+        self.up = torch.nn.Parameter(torch.randn(count, width, hidden) / hidden**0.5)
+        self.down = torch.nn.Parameter(torch.randn(count, hidden, width) / width**0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the results of all tokens, [1, tokens, hidden]."""
+        weights, chosen = torch.topk(torch.softmax(x @ self.router.T, -1), 2)
+        each = torch.einsum(
+            "btew,ehw->bteh", torch.nn.functional.gelu(torch.einsum("bth,ewh->btew", x, self.up)), self.down
+        )
+        return (torch.take_along_dim(each, chosen[..., None], 2) * weights[..., None]).sum(2)
+
+
+def test_nomics_experts_weigh_the_results_of_two(tmp_path: Path) -> None:
+    case = EncoderCase("moe", "JinaEmbeddingsV3Model", "JinaEmbeddingsV3Config", {"num_hidden_layers": 4})
+    model = make(case, tmp_path)
+    experts = {i: _NomicExperts(72, 100, 6) for i in (1, 3)}
+    tensors: dict[str, np.ndarray] = {}
+    for i, own in experts.items():
+        model.layers[i].mlp = own
+        names = {"ffn_gate_inp": own.router, "ffn_up_exps": own.up, "ffn_down_exps": own.down}
+        tensors |= {f"blk.{i}.{name}.weight": value.detach().numpy() for name, value in names.items()}
+    theta = json.loads((tmp_path / "config.json").read_text())["rope_parameters"]["rope_theta"]
+    keys = {"rope.freq_base": theta, "expert_count": 6, "expert_used_count": 2, "moe_every_n_layers": 2}
+    file = write_encoder(tmp_path, "nomic-bert-moe", "mean", VOCABULARY, instead=tensors, **keys)
+
+    _same_as_torch(model, file, case)
 
 
 # --- the real MiniLM ---

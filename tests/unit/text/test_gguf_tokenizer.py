@@ -44,7 +44,9 @@ def trained(
     return tokens, [(left, right) for left, right in state["merges"]]
 
 
-def byte_level_file(path: Path, pre: str, **more: Any) -> tuple[dict[str, int], list[tuple[str, str]]]:
+def byte_level_file(
+    path: Path, pre: str, architecture: str = "llama", **more: Any
+) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """A file with a byte-level vocabulary; returns that and its merges."""
     whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokens, merges = trained(models.BPE(), None, whole, pre_tokenizers.ByteLevel.alphabet())
@@ -58,7 +60,7 @@ def byte_level_file(path: Path, pre: str, **more: Any) -> tuple[dict[str, int], 
         "tokenizer.ggml.bos_token_id": len(tokens),
         "tokenizer.ggml.eos_token_id": len(tokens) + 1,
     }
-    write_gguf(path, "llama", keys | more, {})
+    write_gguf(path, architecture, keys | more, {})
     return {token: i for i, token in enumerate(tokens)}, merges
 
 
@@ -139,6 +141,10 @@ PATTERNS = {
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
         r"|\s+(?!\S)|\s+"
     ],
+    "deepseek-coder": ["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥\u0800-一가-\ud7ff]+", r"\p{N}"],
+    "bailingmoe2": [
+        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+    ],
     "kimi-k2": [
         r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+"
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+"
@@ -203,6 +209,19 @@ def test_other_families_cut_by_their_own_expressions(tmp_path: Path, pre: str) -
 
     for text in TEXTS:
         assert ours.encode(text, add_special_tokens=False) == theirs.encode(text).ids, text
+
+
+def test_pairs_are_marked_as_encoders_were_trained(tmp_path: Path) -> None:
+    both = {"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.add_eos_token": True}
+    vocabulary, _ = byte_level_file(tmp_path / "m.gguf", "gpt-2", **both)
+    begin, end, a, b = len(vocabulary), len(vocabulary) + 1, vocabulary["a"], vocabulary["b"]
+    for architecture, pair in (
+        ("modern-bert", [begin, a, end, b, end]), ("bert", [begin, a, end, end, b, end]), ("llama", [begin, a, end, b])
+    ):  # fmt: skip
+        byte_level_file(tmp_path / "m.gguf", "gpt-2", architecture, **both)
+        ours = load_tokenizer(tmp_path / "m.gguf").parts.backend_tokenizer
+
+        assert (ours.encode("a").ids, ours.encode("a", "b").ids) == ([begin, a, end], pair), architecture
 
 
 def test_sentencepiece_joins_by_score_as_it_is_defined_and_as_transformers_does(tmp_path: Path) -> None:

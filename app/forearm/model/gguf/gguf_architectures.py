@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from forearm.model.families.switches import FULL, SLIDING
-from forearm.model.gguf import gguf_encoders, gguf_experts, gguf_gemma, gguf_states
+from forearm.model.gguf import gguf_dense, gguf_encoders, gguf_experts, gguf_gemma, gguf_states
 from forearm.model.gguf.gguf_metadata import GgufMetadata
 
 Values = dict[str, Any]  # config.json's keys
@@ -78,187 +77,44 @@ class GgufArchitecture:
     varies: tuple[str, ...] = ()
 
 
-def _llama(metadata: GgufMetadata, values: Values) -> str | None:
-    if metadata.integer("expert_count", 0):
-        gguf_experts.plain(metadata, values)
-        return "mixtral"
-    if metadata.integer("attention.sliding_window", 0):
-        values["sliding_window"] = metadata.integer("attention.sliding_window")
-        return "mistral"
-    return "llama"
-
-
-def _mistral3(metadata: GgufMetadata, values: Values) -> str | None:
-    """Add Ministral 3's growth of queries, and scales of yarn that do not change angles."""
-    values["sliding_window"] = None
-    growth = metadata.number("attention.temperature_scale", 0.0)
-    scaling = values.get("rope_scaling", {})
-    if scaling:
-        scaling.pop("attention_factor", None)
-        scaling |= {"mscale": 1.0, "mscale_all_dim": metadata.number("rope.scaling.yarn_log_multiplier", 0.0)}
-    if growth:
-        original = values["original_max_position_embeddings"]
-        scaling |= {"llama_4_scaling_beta": growth, "original_max_position_embeddings": original}
-    return "ministral3" if growth else "mistral"
-
-
-def _phi3(metadata: GgufMetadata, values: Values) -> str | None:
-    values["sliding_window"] = metadata.integer("attention.sliding_window", 0) or None
-    values.setdefault("original_max_position_embeddings", values["max_position_embeddings"])
-    return None
-
-
-def _olmo2(metadata: GgufMetadata, values: Values) -> str | None:
-    if not metadata.integer("attention.sliding_window", 0):
-        return "olmo2"
-    gguf_gemma.windows(metadata, values)
-    metadata.number("rope.freq_base_swa", 0.0)  # marks it as read: it is freq_base
-    return "olmo3"
-
-
-def _exaone4(metadata: GgufMetadata, values: Values) -> str | None:
-    values["sliding_window"] = None
-    if metadata.integer("attention.sliding_window", 0):
-        gguf_gemma.windows(metadata, values)
-    return None
-
-
-def _ernie4_5(metadata: GgufMetadata, values: Values) -> str | None:
-    values["use_bias"] = values.pop("attention_bias")
-    return None
-
-
-def _apertus(metadata: GgufMetadata, values: Values) -> str | None:
-    values.setdefault("rope_scaling", {"rope_type": "default"})  # stretched angles are a tensor of factors
-    return None
-
-
-def _seed_oss(metadata: GgufMetadata, values: Values) -> str | None:
-    values["attention_out_bias"] = metadata.has("blk.0.attn_output.bias")
-    return None
-
-
-def _starcoder2(metadata: GgufMetadata, values: Values) -> str | None:
-    values["use_bias"] = values.pop("attention_bias")
-    values["sliding_window"] = metadata.integer("attention.sliding_window", 4096)  # the converter drops it
-    return None
-
-
-def _olmo(metadata: GgufMetadata, values: Values) -> str | None:
-    values["clip_qkv"] = metadata.number("attention.clamp_kqv", 0.0)
-    return None
-
-
-def _stablelm(metadata: GgufMetadata, values: Values) -> str | None:
-    values["use_parallel_residual"] = not metadata.has("blk.0.ffn_norm.weight")
-    metadata.keys.get("stablelm.use_parallel_residual")  # marks it as read: the converter writes what config.json lacks
-    values["use_qkv_bias"] = values.pop("attention_bias")
-    values["qk_layernorm"] = metadata.has("blk.0.attn_q_norm.weight")
-    return None
-
-
-def _cohere(metadata: GgufMetadata, values: Values) -> str | None:
-    values["logit_scale"] = metadata.number("logit_scale")
-    values["use_qk_norm"] = metadata.has("blk.0.attn_q_norm.weight")
-    if metadata.integer("attention.sliding_window", 0):
-        values["sliding_window"] = metadata.integer("attention.sliding_window")
-        values["sliding_window_pattern"] = metadata.integer("attention.sliding_window_pattern", 4)
-    return None
-
-
-def _gptneox(metadata: GgufMetadata, values: Values) -> str | None:
-    values["use_parallel_residual"] = metadata.flag("use_parallel_residual", True)
-    return None
-
-
-def _exaone_moe(metadata: GgufMetadata, values: Values) -> str | None:
-    gguf_experts.corrected(metadata, values)
-    return _exaone4(metadata, values)
-
-
-def _falcon(metadata: GgufMetadata, values: Values) -> str | None:
-    kv_heads, two = values["num_key_value_heads"], metadata.has("blk.0.attn_norm_2.weight")
-    values |= {"new_decoder_architecture": kv_heads > 1 or two, "num_kv_heads": kv_heads, "multi_query": True}
-    values |= {"num_ln_in_parallel_attn": 1 + two, "bias": values.pop("attention_bias")}
-    values["ffn_hidden_size"] = values["intermediate_size"]
-    metadata.keys.get("falcon.tensor_data_layout")  # marks it as read: queries, keys and values follow each other
-    return None
-
-
-def _mimo2(metadata: GgufMetadata, values: Values) -> str | None:
-    """Add MiMo-V2-Flash's windows, key heads by layer, narrower values and experts, which tensors tell."""
-    gguf_experts.corrected(metadata, values)
-    gguf_gemma.windows(metadata, values)
-    layers = values["num_hidden_layers"]
-    kv_heads = metadata.each("attention.head_count_kv", layers)
-    for key, kind in (("num_key_value_heads", FULL), ("swa_num_key_value_heads", SLIDING)):
-        counts = {count for one, count in zip(values["layer_types"], kv_heads, strict=True) if one == kind}
-        if len(counts) > 1 or 0 in counts:
-            raise metadata.wrong("attention.head_count_kv", f"a number of all layers with {kind}")
-        values[key] = max(counts, default=values["num_attention_heads"])
-    values["v_head_dim"] = metadata.size("attention.value_length", values["head_dim"])
-    values["attention_value_scale"] = metadata.optional_number("attention.value_scale")
-    values["swa_rope_theta"] = metadata.number("rope.freq_base_swa", 1e4)
-    sparse = [metadata.has(f"blk.{i}.ffn_gate_inp.weight") for i in range(layers)]
-    values["mlp_layer_types"] = ["sparse" if one else "dense" for one in sparse]
-    values["add_swa_attention_sink_bias"] = metadata.any_layer("attn_sinks.weight")
-    return None
-
-
-def _mpt(metadata: GgufMetadata, values: Values) -> str | None:
-    most, clip = metadata.number("attention.max_alibi_bias", 0.0), metadata.number("attention.clamp_kqv", 0.0)
-    values["attn_config"] = {"alibi": most > 0, "alibi_bias_max": most or 8.0, "clip_qkv": clip or None}
-    return None
-
-
-def _bitnet(metadata: GgufMetadata, values: Values) -> str | None:
-    values["hidden_act"] = "silu" if metadata.architecture == "bitnet" else "relu2"
-    return None
-
-
-def _granite(metadata: GgufMetadata, values: Values) -> str | None:
-    gguf_experts.granite_scales(metadata, values)
-    return None
-
-
 ARCHITECTURES: dict[str, GgufArchitecture] = {
-    "llama": GgufArchitecture(("llama", "mistral", "mixtral"), _llama, interleaved=True),
-    "mistral3": GgufArchitecture(("mistral", "ministral3"), _mistral3, interleaved=True),
+    "llama": GgufArchitecture(("llama", "mistral", "mixtral"), gguf_dense.llama, interleaved=True),
+    "mistral3": GgufArchitecture(("mistral", "ministral3"), gguf_dense.mistral3, interleaved=True),
     **{name: GgufArchitecture((name,)) for name in ("qwen2", "qwen3", "gemma")},
     "qwen2vl": GgufArchitecture(("qwen2_vl", "qwen2_5_vl")),
     "qwen3vl": GgufArchitecture(("qwen3_vl",)),
-    "phi3": GgufArchitecture(("phi3",), _phi3, dict.fromkeys("qkv", "attn_qkv") | _FUSED_GATE_UP),
+    "phi3": GgufArchitecture(("phi3",), gguf_dense.phi3, dict.fromkeys("qkv", "attn_qkv") | _FUSED_GATE_UP),
     "gemma2": GgufArchitecture(("gemma2",), gguf_gemma.gemma2),
     "gemma3": GgufArchitecture(("gemma3_text",), gguf_gemma.gemma3),
     "gemma3n": GgufArchitecture(("gemma3n_text",), gguf_gemma.gemma3n, gguf_gemma.GEMMA3N, varies=_BY_LAYER[1:]),
     "gemma4": GgufArchitecture(("gemma4_text",), gguf_gemma.gemma4, gguf_gemma.GEMMA4, varies=_BY_LAYER),
-    "olmo2": GgufArchitecture(("olmo2", "olmo3"), _olmo2),
+    "olmo2": GgufArchitecture(("olmo2", "olmo3"), gguf_dense.olmo2),
     "smollm3": GgufArchitecture(("smollm3",), interleaved=True),
-    "granite": GgufArchitecture(("granite",), _granite, interleaved=True),
-    "ernie4_5": GgufArchitecture(("ernie4_5",), _ernie4_5),
+    "granite": GgufArchitecture(("granite",), gguf_dense.granite, interleaved=True),
+    "ernie4_5": GgufArchitecture(("ernie4_5",), gguf_dense.ernie4_5),
     "arcee": GgufArchitecture(("arcee",), interleaved=True),
-    "apertus": GgufArchitecture(("apertus",), _apertus, _APERTUS),
-    "seed_oss": GgufArchitecture(("seed_oss",), _seed_oss, _AFTER_ATTENTION),
-    "exaone4": GgufArchitecture(("exaone4",), _exaone4),
+    "apertus": GgufArchitecture(("apertus",), gguf_dense.apertus, _APERTUS),
+    "seed_oss": GgufArchitecture(("seed_oss",), gguf_dense.seed_oss, _AFTER_ATTENTION),
+    "exaone4": GgufArchitecture(("exaone4",), gguf_dense.exaone4),
     "glm4": GgufArchitecture(("glm4",), names=_FUSED_GATE_UP),
     "chatglm": GgufArchitecture(("glm",), names=_FUSED_GATE_UP),
     "hunyuan-dense": GgufArchitecture(("hunyuan_v1_dense",)),
-    "starcoder2": GgufArchitecture(("starcoder2",), _starcoder2),
+    "starcoder2": GgufArchitecture(("starcoder2",), gguf_dense.starcoder2),
     "nemotron": GgufArchitecture(("nemotron",)),
-    "olmo": GgufArchitecture(("olmo",), _olmo, interleaved=True),
-    "stablelm": GgufArchitecture(("stablelm",), _stablelm),
+    "olmo": GgufArchitecture(("olmo",), gguf_dense.olmo, interleaved=True),
+    "stablelm": GgufArchitecture(("stablelm",), gguf_dense.stablelm),
     "phi2": GgufArchitecture(("phi",), names=_ONE_NORM),
-    "command-r": GgufArchitecture(("cohere",), _cohere, _ONE_NORM),
-    "cohere2": GgufArchitecture(("cohere2",), _cohere, _ONE_NORM),
+    "command-r": GgufArchitecture(("cohere",), gguf_dense.cohere, _ONE_NORM),
+    "cohere2": GgufArchitecture(("cohere2",), gguf_dense.cohere, _ONE_NORM),
     "gpt2": GgufArchitecture(("gpt2",)),
     "starcoder": GgufArchitecture(("gpt_bigcode",)),
-    "gptneox": GgufArchitecture(("gpt_neox",), _gptneox),
+    "gptneox": GgufArchitecture(("gpt_neox",), gguf_dense.gptneox),
     "jais2": GgufArchitecture(("jais2",)),
-    "falcon": GgufArchitecture(("falcon",), _falcon),
+    "falcon": GgufArchitecture(("falcon",), gguf_dense.falcon),
     "bloom": GgufArchitecture(("bloom",)),
-    "mpt": GgufArchitecture(("mpt",), _mpt),
-    "bitnet": GgufArchitecture(("bitnet",), _bitnet),  # llama.cpp's
-    "bitnet-b1.58": GgufArchitecture(("bitnet",), _bitnet),  # bitnet.cpp's, of BitNet b1.58 2B4T
+    "mpt": GgufArchitecture(("mpt",), gguf_dense.mpt),
+    "bitnet": GgufArchitecture(("bitnet",), gguf_dense.bitnet),  # llama.cpp's
+    "bitnet-b1.58": GgufArchitecture(("bitnet",), gguf_dense.bitnet),  # bitnet.cpp's, of BitNet b1.58 2B4T
     # with experts
     "qwen2moe": GgufArchitecture(("qwen2_moe",), gguf_experts.qwen2_moe),
     "qwen3moe": GgufArchitecture(("qwen3_moe",), gguf_experts.qwen3_moe),
@@ -273,10 +129,10 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
     "hunyuan-moe": GgufArchitecture(("hunyuan_v1_moe",), gguf_experts.hunyuan_moe),
     "dots1": GgufArchitecture(("dots1",), gguf_experts.corrected),
     "dbrx": GgufArchitecture(("dbrx",), gguf_experts.dbrx, {"pre_mlp_norm": "attn_output_norm"}),
-    "exaone-moe": GgufArchitecture(("exaone_moe",), _exaone_moe),
+    "exaone-moe": GgufArchitecture(("exaone_moe",), gguf_dense.exaone_moe),
     "afmoe": GgufArchitecture(("afmoe",), gguf_experts.corrected, {"q_gate": "attn_gate"}),
     "mimo2": GgufArchitecture(
-        ("mimo_v2_flash",), _mimo2, {"sinks": "attn_sinks.weight"},
+        ("mimo_v2_flash",), gguf_dense.mimo2, {"sinks": "attn_sinks.weight"},
         varies=("attention.head_count_kv", "attention.value_length"),
     ),
     "phimoe": GgufArchitecture(("phimoe",), gguf_experts.phimoe),
@@ -311,5 +167,10 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
     # embedding models
     "bert": GgufArchitecture(("bert",), gguf_encoders.bert, gguf_encoders.BERT),
     "nomic-bert": GgufArchitecture(("nomic_bert",), gguf_encoders.nomic_bert, gguf_encoders.BERT),
+    "nomic-bert-moe": GgufArchitecture(("nomic_bert_moe",), gguf_encoders.nomic_bert_moe, gguf_encoders.BERT),
+    "jina-bert-v3": GgufArchitecture(("jina_embeddings_v3",), gguf_encoders.jina_bert_v3, gguf_encoders.BERT),
+    "modern-bert": GgufArchitecture(("modernbert",), gguf_encoders.modern_bert, gguf_encoders.MODERN),
+    "eurobert": GgufArchitecture(("llama",)),
+    "llama-embed": GgufArchitecture(("llama",), interleaved=True),
     "gemma-embedding": GgufArchitecture(("gemma3_text",), gguf_encoders.embedding_gemma),
 }  # fmt: skip

@@ -18,10 +18,10 @@ from typing import Any
 from forearm.config.number_formats import DTypeName
 from forearm.errors import ConfigError
 from forearm.model.families import switches
-from forearm.model.families.config import ModelConfig, Rope
+from forearm.model.families.config import Attention, ModelConfig, Rope
 from forearm.model.families.decoder import FamilyInputs
+from forearm.model.families.encoders import encoders
 from forearm.model.families.encoders.bert_like import norm_names
-from forearm.model.families.encoders.encoders import ENCODERS
 from forearm.model.families.families import FAMILIES, computed
 from forearm.model.families.keys import Keys
 from forearm.model.families.recurrences import GatedDelta
@@ -31,6 +31,7 @@ from forearm.model.gguf.gguf import Gguf
 from forearm.model.gguf.gguf_architectures import ARCHITECTURES, NAMES, GgufArchitecture
 from forearm.model.gguf.gguf_codes import FLOATS
 from forearm.model.gguf.gguf_metadata import GgufMetadata
+from forearm.model.gguf.gguf_pooling import ENCODERS
 
 # Tokens that end a turn, for files whose keys name only the token that ends a text.
 # Source: llama-vocab.cpp, special_eog_ids.
@@ -63,9 +64,10 @@ def gguf_config(
     model_type = own.own(metadata, values) or own.families[0]
     keys = with_rope(Keys(values, str(gguf.path)), rope)
     inputs = FamilyInputs(keys, _dtype(gguf), weight_dtype, max_model_len, allow_longer, pooled)
-    config = computed((FAMILIES | ENCODERS)[model_type], inputs)
+    config = computed((FAMILIES | encoders.ENCODERS)[model_type], inputs)
     if pooled:
         metadata.keys.get(f"{metadata.architecture}.pooling_type")  # marks it as read: gguf_pooling.py reads it
+        config = _seen(metadata, config)
     check_rope(keys, rope)
     config = replace(
         config,
@@ -83,6 +85,18 @@ def gguf_config(
     switches.check_sizes(config, inputs.keys)
     metadata.check_unread()
     return config
+
+
+def _seen(metadata: GgufMetadata, config: ModelConfig) -> ModelConfig:
+    """Return a pooling model whose tokens see those on both sides if the file says so: EuroBERT, Qwens made encoders.
+
+    Raises: ConfigError if its layers have windows, because files do not say how far these reach to the other side.
+    """
+    if config.bidirectional or metadata.flag("attention.causal", metadata.architecture not in ENCODERS):
+        return config
+    if any(isinstance(one.mixer, Attention) and one.mixer.window for one in config.layers):
+        raise metadata.wrong("attention.causal", "true: windows to both sides are not supported in this architecture")
+    return replace(config, bidirectional=True)
 
 
 def predicted_layers(gguf: Gguf) -> int:

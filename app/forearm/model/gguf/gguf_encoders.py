@@ -12,6 +12,7 @@ from forearm.model.gguf.gguf_metadata import GgufMetadata
 
 # Norms follow each half of a layer.
 BERT = {"types": "token_types", "pre_mlp_norm": "attn_output_norm", "output_norm": "layer_output_norm"}
+MODERN = {"gate": "ffn_up", "up": "ffn_up", "layers.0.input_norm": "token_embd_norm"}
 _NOMIC_MOST = 2048  # tokens of a text in training; the context length of files is what stretched angles would reach
 
 
@@ -24,6 +25,32 @@ def bert(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
 def nomic_bert(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     """Add NomicBERT's longest text."""
     values["max_position_embeddings"] = min(values["max_position_embeddings"], _NOMIC_MOST)
+    return _encoder(metadata, values)
+
+
+def nomic_bert_moe(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add the experts of NomicBERT 2."""
+    for name, key in (("num_experts", "expert_count"), ("num_experts_per_tok", "expert_used_count")):
+        values[name] = metadata.size(key)
+    values["moe_every_n_layers"] = metadata.size("moe_every_n_layers")
+    return _encoder(metadata, values)
+
+
+def modern_bert(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add ModernBERT's windows and the angles of their layers. Files of before 2026 do not name the activation."""
+    values |= {
+        "hidden_activation": metadata.text("hidden_activation", "gelu"),
+        "local_attention": metadata.integer("attention.sliding_window"),
+        "global_attn_every_n_layers": metadata.size("attention.sliding_window_pattern", 3),
+        "global_rope_theta": values["rope_theta"],
+        "local_rope_theta": metadata.number("rope.freq_base_swa", 10_000.0),
+        "norm_bias": metadata.any_layer("attn_norm.bias"),
+    }
+    return _encoder(metadata, values)
+
+
+def jina_bert_v3(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add jina-embeddings-v3's token types; the adapters of its tasks are in files of their own."""
     return _encoder(metadata, values)
 
 

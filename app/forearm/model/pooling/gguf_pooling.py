@@ -61,7 +61,11 @@ def _classifier(gguf: Gguf, pool: Pool, model_type: str) -> PoolingPlan:
             "the model with its head"
         )
     dense: tuple[Dense, ...] = ()
-    if "cls.weight" in gguf.tensors:  # DistilBERT's has ReLU, and the model no types of tokens
+    if model_type == "modernbert" and "cls.weight" in gguf.tensors:
+        hidden, bias = gguf.tensors["cls.weight"].shape[0], "cls.bias" in gguf.tensors
+        # llama.cpp's kind of pooling for scores is the mean of this architecture's rows, and files name no other.
+        pool, dense = "mean", (Dense(hidden, "cls", bias, "gelu_erf", "cls.norm"),)
+    elif "cls.weight" in gguf.tensors:  # DistilBERT's has ReLU, and the model no types of tokens
         act: DenseActivation = "tanh" if "token_types.weight" in gguf.tensors else "relu"
         dense = (Dense(gguf.tensors["cls.weight"].shape[0], "cls", activation=act),)
     elif model_type == "bert":

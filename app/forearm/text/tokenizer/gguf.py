@@ -51,6 +51,7 @@ _LLAMA3 = _ENGLISH + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}" + _REST
 _QWEN2 = _ENGLISH + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}" + _REST
 _QWEN35 = _ENGLISH + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
 _QWEN35 += r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+_BAILING = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
 _SEED = _ENGLISH + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
 # Digits by three, then Chinese and Japanese, then words, of which a mark before letters is part.
 _DEEPSEEK3 = [
@@ -106,10 +107,30 @@ _JAIS2 += "|".join(rf"\s{{{count}}}(?!\S)" for count in (512, 256, 128, 64, 32, 
 
 PRE_TOKENIZERS = {
     **dict.fromkeys(
-        ("gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "exaone4", "roberta-bpe"), _PreTokenizer([GPT2])
+        (
+            "gpt-2",
+            "phi-2",
+            "mpt",
+            "olmo",
+            "jais",
+            "trillion",
+            "exaone4",
+            "roberta-bpe",
+            "modern-bert",
+            "jina-v1-en",
+            "jina-v2-code",
+            "jina-v2-de",
+            "jina-v2-es",
+            "jina-de",
+            "jina-es",
+            "gigachat",
+            "a.x-4.0",
+            "mellum",
+        ),
+        _PreTokenizer([GPT2]),
     ),
     **dict.fromkeys(
-        ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
+        ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano"),
         _PreTokenizer([_LLAMA3], whole=True, bos=True),
     ),
     **dict.fromkeys(("smaug-bpe", "dbrx", "chatglm-bpe"), _PreTokenizer([_LLAMA3])),
@@ -119,13 +140,17 @@ PRE_TOKENIZERS = {
     "seed-coder": _PreTokenizer([_SEED]),
     **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), _PreTokenizer(_DEEPSEEK3)),
     "deepseek-llm": _PreTokenizer(_DEEPSEEK),
-    **dict.fromkeys(("deepseek-r1-qwen", "stablelm2", "hunyuan", "megrez"), _PreTokenizer([_QWEN2])),
+    "deepseek-coder": _PreTokenizer([r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _DEEPSEEK[4], r"\p{N}"]),
+    **dict.fromkeys(("bailingmoe", "bailingmoe2", "llada-moe"), _PreTokenizer([_BAILING])),
+    **dict.fromkeys(
+        ("deepseek-r1-qwen", "stablelm2", "hunyuan", "megrez", "kormo", "f2llmv2"), _PreTokenizer([_QWEN2])
+    ),
     **dict.fromkeys(
         ("smollm", "refact", "starcoder", "command-r", "codeshell", "exaone", "minerva-7b"),
         _PreTokenizer([r"\p{N}", GPT2]),
     ),
     "tekken": _PreTokenizer([_TEKKEN], whole=True, bos=True),
-    **dict.fromkeys(("gpt-4o", "llama4", "minimax-m2"), _PreTokenizer([_GPT4O])),
+    **dict.fromkeys(("gpt-4o", "llama4", "minimax-m2", "kanana2", "talkie"), _PreTokenizer([_GPT4O])),
     "kimi-k2": _PreTokenizer([KIMI], whole=True),
     "falcon": _PreTokenizer([r"[\p{P}$+<=>^~|`]+", GPT2, "[0-9]{3}"]),
     "youtu": _PreTokenizer(_YOUTU, whole=True),
@@ -166,9 +191,11 @@ def gguf_tokenizer(path: Path) -> TokenizerParts:
     made.add_tokens(added)
     before = [special["bos_token"]] if keys.flag("tokenizer.ggml.add_bos_token", bos) and "bos_token" in special else []
     after = [special["eos_token"]] if keys.flag("tokenizer.ggml.add_eos_token") and "eos_token" in special else []
+    # Encoders were trained on pairs; RoBERTa has its mark twice between the texts.
+    marks = {"modern-bert": (1, 1), "bert": (2, 1)}.get(keys.text("general.architecture", ""), (1, 0))
     made.post_processor = processors.TemplateProcessing(
         single=[*before, "$A", *after],
-        pair=[*before, "$A", *after, "$B:1"],
+        pair=[*before, "$A", *after * marks[0], "$B:1", *(f"{token}:1" for token in after * marks[1])],
         special_tokens=[(token, tokens.index(token)) for token in {*before, *after}],
     )
     return TokenizerParts(made, special, keys.get("tokenizer.chat_template"))

@@ -75,7 +75,7 @@ _FLASH = {  # of models derived from the flash-attn package's BERT
     "pre_mlp_norm": "norm1",
     "output_norm": "norm2",
 }
-_JINA = _FLASH | {**dict.fromkeys("qkv", "mixer.Wqkv"), "o": "mixer.out_proj", "up": "mlp.fc1"}
+JINA = _FLASH | {**dict.fromkeys("qkv", "mixer.Wqkv"), "o": "mixer.out_proj", "up": "mlp.fc1"}
 _NOMIC = _FLASH | {**dict.fromkeys("qkv", "attn.Wqkv"), "o": "attn.out_proj", "up": "mlp.fc11", "gate": "mlp.fc12"}
 # transformers' keys -> those of files that nomic-ai published, which are GPT-2's and flash-attn's.
 _NOMIC_KEYS = {
@@ -180,7 +180,7 @@ def nomic_bert(inputs: FamilyInputs) -> ModelConfig:
     most = keys.optional_integer("max_trained_positions") or 2048
     published = {own: keys.get(old) for own, old in _NOMIC_KEYS.items() if keys.get(old) is not None}
     defaults = {"rope_theta": 1000.0, "max_position_embeddings": most, "hidden_act": "silu"}
-    return _rotary(inputs.with_defaults(**defaults | published), _NOMIC, gated=True, biases=False)
+    return rotary_encoder(inputs.with_defaults(**defaults | published), _NOMIC, gated=True, biases=False)
 
 
 def gte(inputs: FamilyInputs) -> ModelConfig:
@@ -193,16 +193,16 @@ def gte(inputs: FamilyInputs) -> ModelConfig:
         if keys.get(key) not in (None, only):
             raise keys.wrong(key, json.dumps(only))
     inputs = inputs.with_defaults(rope_theta=160_000.0, max_position_embeddings=8192, type_vocab_size=1)
-    return _rotary(inputs, _GTE, gated=True, biases=True)
+    return rotary_encoder(inputs, _GTE, gated=True, biases=True)
 
 
 def jina_v3(inputs: FamilyInputs) -> ModelConfig:
     """jina-embeddings-v3-hf, the form of transformers, without adapters: XLM-RoBERTa with rotary angles."""
     defaults = {"rope_theta": 20_000.0, "max_position_embeddings": 8194, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
-    return _rotary(inputs.with_defaults(**defaults), _JINA, gated=False, biases=True)
+    return rotary_encoder(inputs.with_defaults(**defaults), JINA, gated=False, biases=True)
 
 
-def _rotary(inputs: FamilyInputs, names: dict[str, str], *, gated: bool, biases: bool) -> ModelConfig:
+def rotary_encoder(inputs: FamilyInputs, names: dict[str, str], *, gated: bool, biases: bool) -> ModelConfig:
     """Return a BERT with rotary angles. A gated feed-forward has a bias after its product alone."""
     keys = inputs.keys
     head_dim = keys.integer("hidden_size") // keys.integer("num_attention_heads")

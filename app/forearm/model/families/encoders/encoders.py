@@ -10,6 +10,7 @@ from forearm.model.families.config import Attention, Dense, FeedForward, Layer, 
 from forearm.model.families.decoder import ACTIVATIONS, FamilyInputs, activation, decoder, positions, sizes
 from forearm.model.families.encoders import bert_like
 from forearm.model.families.encoders.bert_like import MOST_DISTANCE, distance_buckets
+from forearm.model.families.encoders.nomic_moe import nomic_bert_moe
 from forearm.model.families.keys import Keys
 
 _MODERN = {
@@ -184,6 +185,7 @@ ENCODERS: dict[str, Callable[[FamilyInputs], ModelConfig]] = {
     "distilbert": bert_like.distilbert,
     "modernbert": modernbert,
     "nomic_bert": bert_like.nomic_bert,
+    "nomic_bert_moe": nomic_bert_moe,
     "gte": bert_like.gte,
     "new": bert_like.gte,  # the name in files with code of their own
     "jina_embeddings_v3": bert_like.jina_v3,
