@@ -143,7 +143,7 @@ def _apertus(config: Config, name: str, values: np.ndarray) -> Tensors | None:
     return iter([(f"xielu.{name.rpartition('.')[2]}", values)]) if ".act_fn." in name else None
 
 
-def _apertus_angles(config: Config) -> dict[str, np.ndarray]:
+def apertus_angles(config: Config) -> dict[str, np.ndarray]:
     """Factors of Llama 3's stretched angles."""
     rope, head_dim = config["rope_parameters"], config["hidden_size"] // config["num_attention_heads"]
     if rope["rope_type"] != "llama3":
@@ -298,7 +298,7 @@ OTHERS: list[tuple[Case, Conversion]] = [
     ),
     (_case("gemma3n-text"), Conversion("gemma3n", _gemma3n, _GEMMA3N, _gemma3n_tensor)),
     *(
-        (_case(f"apertus{kind}"), Conversion("apertus", names=_APERTUS, change=_apertus, extra=_apertus_angles))
+        (_case(f"apertus{kind}"), Conversion("apertus", names=_APERTUS, change=_apertus, extra=apertus_angles))
         for kind in ("", "-biases")
     ),
     (_case("arcee-biases"), Conversion("arcee", permuted=True)),

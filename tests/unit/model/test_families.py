@@ -18,6 +18,7 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.names import parts
 from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig
 from forearm.model.families.families import FAMILIES, read_config
+from forearm.model.families.own_code.families import OWN_CODE
 from forearm.model.families.recurrences import ShortConv
 
 _3N = "gemma-3n-E2B-it, its text part alone"
@@ -211,7 +212,7 @@ def test_every_family_has_a_published_config() -> None:
         "hunyuan_vl", "deepseek_ocr2", "cohere_compass", "cosmos3_edge", "laguna", "mimo_v2_flash",
         "bailing_hybrid", "bloom", "mpt", "axk1", "nanochat", "minimax", "dbrx", "persimmon", "gpt_neox_japanese",
         "modernbert_decoder",
-    }  # fmt: skip
+    } | {family.__name__ for family in OWN_CODE.values()}  # fmt: skip
 
 
 def test_qwen3_moe_has_experts_in_all_layers_but_those_that_are_said_to_be_dense(tmp_path: Path) -> None:

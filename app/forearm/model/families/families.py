@@ -33,6 +33,7 @@ from forearm.model.families.config import ModelConfig
 from forearm.model.families.decoder import FamilyInputs
 from forearm.model.families.encoders.encoders import ENCODERS, modernbert_decoder
 from forearm.model.families.keys import Keys, read_json, text_part
+from forearm.model.families.own_code.families import OWN_CODE
 from forearm.model.families.recurrent import mamba2, selective_scan
 from forearm.model.families.rope import check_rope, with_rope
 from forearm.model.generation import eos_ids, generation_keys
@@ -246,6 +247,7 @@ FAMILIES: dict[str, Family] = {
     "aria": mixtures.aria,
     "granitemoe_swa": mixtures.granite_moe_swa,
     "mimo_v2_flash": by_layer.mimo_v2_flash,
+    **OWN_CODE,
     # multimodal models, for text alone: text_config's model_type comes first
     "llama4": experts.llama4,
     "mistral3": llama_like.mistral,

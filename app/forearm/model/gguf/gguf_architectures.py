@@ -115,7 +115,18 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
     "mpt": GgufArchitecture(("mpt",), gguf_dense.mpt),
     "bitnet": GgufArchitecture(("bitnet",), gguf_dense.bitnet),  # llama.cpp's
     "bitnet-b1.58": GgufArchitecture(("bitnet",), gguf_dense.bitnet),  # bitnet.cpp's, of BitNet b1.58 2B4T
+    "exaone": GgufArchitecture(("exaone",)),
+    "internlm2": GgufArchitecture(("internlm2",), gguf_dense.internlm2, interleaved=True),
+    "minicpm": GgufArchitecture(("minicpm",), gguf_dense.minicpm, interleaved=True),
+    "baichuan": GgufArchitecture(("baichuan",), gguf_dense.baichuan, interleaved=True),
+    "qwen": GgufArchitecture(("qwen",), gguf_dense.qwen),
+    "deci": GgufArchitecture(
+        ("nemotron-nas", "deci"), gguf_dense.deci, interleaved=True, varies=("attention.head_count", *_BY_LAYER)
+    ),
     # with experts
+    "deepseek": GgufArchitecture(("deepseek",), gguf_experts.routed, interleaved=True),
+    "bailingmoe": GgufArchitecture(("bailing_moe", "bailing_moe_v2"), gguf_experts.bailing, interleaved=True),
+    "bailingmoe2": GgufArchitecture(("bailing_moe", "bailing_moe_v2"), gguf_experts.bailing),
     "qwen2moe": GgufArchitecture(("qwen2_moe",), gguf_experts.qwen2_moe),
     "qwen3moe": GgufArchitecture(("qwen3_moe",), gguf_experts.qwen3_moe),
     "qwen3vlmoe": GgufArchitecture(("qwen3_moe",), gguf_experts.qwen3_moe),

@@ -11,6 +11,7 @@ Source: convert_hf_to_gguf.py and src/llama-model.cpp (load_hparams, llama_model
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -106,12 +107,13 @@ def predicted_layers(gguf: Gguf) -> int:
 
 def _values(metadata: GgufMetadata) -> dict[str, Any]:
     """Return the metadata that most architectures have as config.json's keys."""
-    heads, hidden = metadata.integer("attention.head_count"), metadata.size("embedding_length")
+    varies = ARCHITECTURES[metadata.architecture].varies
+    heads = metadata.integer("attention.head_count", zeros="attention.head_count" in varies)
+    hidden = metadata.size("embedding_length")
     if heads < 1 and metadata.architecture not in ("mamba", "mamba2"):  # which have no attention
         raise metadata.wrong("attention.head_count", "at least 1")
     heads = max(heads, 1)
     head_dim = metadata.size("attention.key_length", max(hidden // heads, 1))
-    varies = ARCHITECTURES[metadata.architecture].varies
     apart = "attention.value_length" in varies or metadata.integer("attention.kv_lora_rank", 0)
     if not apart and metadata.integer("attention.value_length", head_dim) != head_dim:
         raise metadata.wrong("attention.value_length", f"the same as attention.key_length ({head_dim})")
@@ -178,6 +180,9 @@ def _scaling(metadata: GgufMetadata, values: dict[str, Any]) -> None:
 def _names(metadata: GgufMetadata, own: GgufArchitecture, config: ModelConfig) -> dict[str, str]:
     """Return the names of the tensors, by ModelConfig.names; some tensors may be joint or split, which they tell."""
     names = NAMES | dict(own.names)
+    for key, stored in config.names.items():
+        if re.fullmatch(r"layers\.\d+", key):  # of layers behind one that is left out
+            names[key] = stored.replace("layers.", "blk.")
     for key in own.rows:
         _, bracket, place = config.names[key].partition("[")
         names[key] += bracket + place

@@ -5,11 +5,16 @@ Source: the converter (conversion/) and src/models/ of ggml-org/llama.cpp.
 
 from __future__ import annotations
 
+import logging
+import math
 from typing import Any
 
+from forearm.model.families.own_code.dense import BAICHUAN2
 from forearm.model.families.switches import FULL, SLIDING
 from forearm.model.gguf import gguf_experts, gguf_gemma
 from forearm.model.gguf.gguf_metadata import GgufMetadata
+
+log = logging.getLogger(__name__)
 
 
 def llama(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
@@ -152,4 +157,49 @@ def bitnet(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
 
 def granite(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     gguf_experts.granite_scales(metadata, values)
+    return None
+
+
+def internlm2(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add whether InternLM 2's attention has biases."""
+    values["bias"] = values.pop("attention_bias")
+    return None
+
+
+def minicpm(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add MiniCPM's scales, which are in llama.cpp's graph where the first files have none."""
+    hidden, layers = values["hidden_size"], values["num_hidden_layers"]
+    values["scale_emb"] = metadata.number("embedding_scale", 12.0)
+    values["scale_depth"] = metadata.number("residual_scale", 1.4 / math.sqrt(layers)) * math.sqrt(layers)
+    values["dim_model_base"] = hidden / metadata.keys.positive("minicpm.logit_scale", hidden / 256)
+    return None
+
+
+def baichuan(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add the longest text of the model of 40 layers, which has slopes instead of angles: no key says so."""
+    metadata.keys.get("baichuan.tensor_data_layout")  # marks it as read: rows of q and k are reordered
+    if values["num_hidden_layers"] == 40:
+        values["model_max_length"] = values.pop("max_position_embeddings")
+    if values["vocab_size"] == BAICHUAN2:
+        log.info("%s: rows of the head are taken as they are; Baichuan 2's have unit length", metadata.gguf.path)
+    values["head_is_normalized"] = True
+    return None
+
+
+def qwen(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add Qwen 1's longest text."""
+    values["seq_length"] = values["max_position_embeddings"]
+    return None
+
+
+def deci(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add kv heads and widths by layer. Raises: ConfigError for layers with a matrix instead of attention."""
+    layers = values["num_hidden_layers"]
+    heads, kv_heads = (metadata.each(f"attention.{key}", layers) for key in ("head_count", "head_count_kv"))
+    if any(one and not few for one, few in zip(heads, kv_heads, strict=True)):
+        raise metadata.wrong(
+            "attention.head_count_kv", "0 only where attention.head_count is: a layer without attention"
+        )
+    values["num_key_value_heads_per_layer"] = kv_heads
+    values["intermediate_size"] = metadata.each("feed_forward_length", layers)
     return None

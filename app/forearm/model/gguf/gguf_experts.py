@@ -31,7 +31,7 @@ def plain(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     return None
 
 
-def _routed(metadata: GgufMetadata, values: dict[str, Any]) -> None:
+def routed(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     """Add what chooses and scales experts where files say it."""
     plain(metadata, values)
     values["n_group"] = metadata.integer("expert_group_count", 1)
@@ -40,6 +40,7 @@ def _routed(metadata: GgufMetadata, values: dict[str, Any]) -> None:
     values["norm_topk_prob"] = metadata.flag("expert_weights_norm", False)
     values["n_shared_experts"] = metadata.integer("expert_shared_count", 0)
     values["first_k_dense_replace"] = metadata.integer("leading_dense_block_count", 0)
+    return None
 
 
 def _sigmoid(metadata: GgufMetadata, otherwise: bool) -> bool:
@@ -99,7 +100,7 @@ def llama4(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
 
 def glm4_moe(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     """Add GLM-4.5's experts."""
-    _routed(metadata, values)
+    routed(metadata, values)
     values["use_qk_norm"] = metadata.has("blk.0.attn_q_norm.weight")
     if not _sigmoid(metadata, True):
         raise metadata.wrong("expert_gating_func", f"{_SIGMOID} (sigmoid)")
@@ -108,7 +109,7 @@ def glm4_moe(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
 
 def ernie4_5_moe(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     """Add ERNIE 4.5's experts; tensors tell which layers have them."""
-    _routed(metadata, values)
+    routed(metadata, values)
     values["use_bias"] = values.pop("attention_bias")
     values["moe_num_shared_experts"] = values["n_shared_experts"]
     metadata.keys.get(f"{metadata.architecture}.expert_shared_feed_forward_length")  # of one shared expert, or wrong
@@ -144,7 +145,7 @@ def corrected(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     No key tells that dots.llm1 has windows behind its last layer, that every fourth layer of Trinity has none, and that
     its embeddings are scaled.
     """
-    _routed(metadata, values)
+    routed(metadata, values)
     if not _sigmoid(metadata, True):
         raise metadata.wrong("expert_gating_func", f"{_SIGMOID} (sigmoid)")
     metadata.integer("expert_shared_feed_forward_length", 0)  # marks it as read: that of an expert, times their number
@@ -154,6 +155,23 @@ def corrected(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
         "sliding_window": metadata.integer("attention.sliding_window", 0) or None,
         "max_window_layers": values["num_hidden_layers"],
     }  # fmt: skip
+    return None
+
+
+def bailing(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add the experts of Ling 1 and 2; no key says whether their weights are corrected, and q and k normalized."""
+    routed(metadata, values)
+    second = metadata.architecture == "bailingmoe2"
+    shared = values["num_shared_experts"] = values["n_shared_experts"]
+    metadata.integer("expert_shared_feed_forward_length", 0)  # marks it as read: files differ in what they count
+    rows = [metadata.gguf.tensors.get(f"blk.{i}.ffn_up_shexp.weight") for i in range(values["num_hidden_layers"])]
+    width = next((one.shape[0] for one in rows if one), 0)
+    values |= {
+        "score_function": "sigmoid" if second and _sigmoid(metadata, True) else "softmax",
+        "moe_router_enable_expert_bias": metadata.any_layer("exp_probs_b.bias"),
+        "use_qk_norm": metadata.any_layer("attn_q_norm.weight"),
+        "moe_shared_expert_intermediate_size": width // shared if shared else 0,
+    }
     return None
 
 
@@ -189,7 +207,7 @@ def deepseek2(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     by their sum are Mistral's: its own format, as opposed to Hugging Face's, is written as this architecture.
     """
     _latent(metadata, values)
-    _routed(metadata, values)
+    routed(metadata, values)
     scaling = values.get("rope_scaling")
     weight = 10 * metadata.number("rope.scaling.yarn_log_multiplier", 0.0)
     if scaling:
@@ -273,7 +291,7 @@ def minicpm3(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
 def kimi_linear(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     """Add Kimi Linear's delta attention, which is where there are no kv heads, latent attention and experts."""
     _latent(metadata, values)
-    _routed(metadata, values)
+    routed(metadata, values)
     if not _sigmoid(metadata, True):
         raise metadata.wrong("expert_gating_func", f"{_SIGMOID} (sigmoid)")
     values["norm_topk_prob"] = metadata.flag("expert_weights_norm", True)  # files do not say it

@@ -1,0 +1,129 @@
+"""Families with code of their own compute what models of transformers do whose weights say the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.model.gguf_converter import convert
+from tests.model.own_code import FAMILIES, HEADS, OwnCode
+from tests.model.reference import Rounding, load_weights, logits, tolerance
+from tests.model.run_native import Run, compute
+
+from forearm.errors import ConfigError
+from forearm.model.families.own_code.families import OWN_CODE
+
+
+def _torch(model: Any, tokens: list[int], **others: Any) -> np.ndarray:
+    with torch.no_grad():
+        found: np.ndarray = model(torch.tensor([tokens]), **others).logits[0].numpy()
+    return found
+
+
+def _near(ours: np.ndarray, theirs: np.ndarray) -> None:
+    """Sums of float32, in another order: a few units in the last place of the largest logit for each of the layers."""
+    np.testing.assert_allclose(ours, theirs, atol=4e-5 * float(np.abs(theirs).max()), rtol=0)
+
+
+@pytest.mark.parametrize("own", FAMILIES, ids=lambda own: own.case.name)
+def test_a_published_checkpoint_computes_what_its_equivalent_does(
+    own: OwnCode, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, _, ours = own.made(tmp_path)
+
+    _near(logits(*load_weights(ours, dtype="float32"), own.case.tokens()), _torch(model, own.case.tokens()))
+    assert "does not know" not in caplog.text
+
+
+@pytest.mark.parametrize("own", FAMILIES, ids=lambda own: own.case.name)
+def test_a_converted_file_computes_what_its_equivalent_does(
+    own: OwnCode, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, theirs, ours = own.made(tmp_path)
+    path = convert(theirs if own.of_case else ours, own.conversion)
+
+    _near(logits(*load_weights(path, dtype="float32"), own.case.tokens()), _torch(model, own.case.tokens()))
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("own", FAMILIES, ids=lambda own: own.case.name)
+def test_the_executor_computes_it(own: OwnCode, tmp_path: Path) -> None:
+    model, theirs, folder = own.made(tmp_path)
+    for place in (folder, convert(theirs if own.of_case else folder, own.conversion)):
+        ours, chosen = compute(Run(str(place), own.case.tokens(), 6, "float32", "float32"))
+
+        tokens = [*own.case.tokens(), *chosen.tolist()]
+        allowed = 2 * tolerance(*load_weights(place, dtype="float32"), tokens, Rounding(sums=2.0**-24))
+        difference = float(np.abs(ours - _torch(model, tokens)).max())
+        assert difference <= allowed + 4e-5 * float(np.abs(ours).max())
+        assert allowed < 0.02 * np.abs(ours).max()
+
+
+def test_every_family_with_code_of_its_own_has_a_case() -> None:
+    assert set(OWN_CODE) == {own.case.name.partition("-biases")[0] for own in FAMILIES} | {"deci"}
+
+
+def test_baichuan_13b_has_slopes_instead_of_angles(tmp_path: Path) -> None:
+    """Both by what config.json lacks and by the 40 layers of a file."""
+    own = next(own for own in FAMILIES if own.case.name == "baichuan")
+    own.case.settings["num_hidden_layers"] = 40
+    try:
+        model, theirs, ours = own.made(tmp_path)
+    finally:
+        del own.case.settings["num_hidden_layers"]
+    config = json.loads((ours / "config.json").read_text())
+    config["model_max_length"] = config.pop("max_position_embeddings")
+    (ours / "config.json").write_text(json.dumps(config))
+    path = convert(theirs, own.conversion)
+    tokens = own.case.tokens()[:20]
+    # Positions of zero turn nothing, and the mask may have numbers of each head: -slope for each token in between.
+    slopes = np.array([2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3])
+    assert len(slopes) == HEADS
+    away = np.arange(20)[:, None] - np.arange(20)
+    mask = np.where(away >= 0, -slopes[:, None, None] * away, np.finfo(np.float32).min)
+    how = {"position_ids": torch.zeros(1, 20, dtype=torch.long), "attention_mask": torch.tensor(mask[None]).float()}
+    wanted = _torch(model, tokens, **how)
+
+    for place in (ours, path):
+        config, weights = load_weights(place, dtype="float32")
+        assert not config.ropes
+        np.testing.assert_allclose(
+            logits(config, weights, tokens), wanted, atol=2e-4 * float(np.abs(wanted).max()), rtol=0
+        )
+
+
+def _refused(tmp_path: Path, name: str, **changes: Any) -> str:
+    own = next(own for own in FAMILIES if own.case.name == name)
+    _, _, ours = own.made(tmp_path)
+    config = json.loads((ours / "config.json").read_text())
+    (ours / "config.json").write_text(json.dumps(config | changes))
+    with pytest.raises(ConfigError) as problem:
+        load_weights(ours)
+    return str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("baichuan", {"vocab_size": 125696}, "serve a GGUF file"),
+        ("bailing_moe", {"norm_head": True}, "norm_head = true; it should be false"),
+        ("bailing_moe", {"score_function": "tanh"}, 'score_function = "tanh"; it should be softmax or sigmoid'),
+        ("internlm2", {"num_key_value_heads": 4}, "num_key_value_heads = 4; it should be a divisor"),
+        ("qwen", {"no_bias": False}, "no_bias = false; it should be true"),
+        ("deepseek", {"scoring_func": "sigmoid"}, "scoring_func"),
+        ("nemotron-nas", {"block_configs": [{}]}, "it should be a list of 6 objects"),
+        (
+            "nemotron-nas",
+            {"block_configs": [{"attention": {"replace_with_linear": True}}] * 6},
+            "replace_with_linear = true; it should be false",
+        ),
+        ("nemotron-nas", {"block_configs": [{"attention": {"n_heads_in_group": 4}}] * 6}, "n_heads_in_group = 4"),
+        ("nemotron-nas", {"block_configs": [{"ffn": {"ffn_mult": 5.0}}] * 6}, "a list in which a layer attends"),
+    ],
+)
+def test_what_is_not_computed_is_refused(name: str, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    assert message in _refused(tmp_path, name, **changes)
