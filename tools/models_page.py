@@ -53,11 +53,11 @@ in the KV cache in bfloat16, most of them of keys that no later token sees). Of 
 served. Where transformers leaves out by what Cohere 2 and Granite scale their logits (`aya_vision`, `cohere2_vision`,
 `granite_speech`), forearm scales them as for the text model alone: the greedy tokens are the same.
 transformers 5.23 rotates the published `dbrx` with a base of 10,000; forearm with the trained one, attn_config's.
-Of `exaone`, `internlm2`, `minicpm`, `baichuan`, `qwen`, `nemotron-nas` (`deci`), `deepseek` and `bailing_moe` transformers
-has no class, as their checkpoints come with code of their own, which is not needed here: they are compared with models
-of transformers whose weights say the same (`tests/model/test_own_code.py`). Baichuan 2 opens as a GGUF file alone.
-The tokenizers of `internlm2`, `baichuan` and `qwen` come with code, too, which is not run: GGUF files have them, or
-`--tokenizer` names another folder.
+Of `exaone`, `internlm2`, `minicpm`, `baichuan`, `qwen`, `nemotron-nas` (`deci`), `deepseek` and `bailing_moe`
+transformers has no class: their checkpoints come with code of their own, which forearm does not run. They are compared
+with models of transformers whose weights say the same (`tests/model/test_own_code.py`). Baichuan 2 opens as a GGUF file
+alone. The tokenizers of `internlm2`, `baichuan` and `qwen` come with code, too: GGUF files have them, or `--tokenizer`
+names another folder.
 """
 MEMORY = """
 ## Memory, machines, formats of calls
