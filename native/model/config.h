@@ -307,10 +307,11 @@ struct Config {
   // The bucket, a row of the bias of attention, of each distance key - query from -reach to reach; empty: no bias.
   std::vector<int64_t> distance_buckets;
   DistanceBiasKind distance_bias = DistanceBiasKind::shared;
-  std::vector<float> slopes;  // of each head: times key - query, added to its scores; empty: none
-  bool embed_norm = false;    // a norm behind the embedding, whose output is the residual
-  bool modules = false;       // torch computes the modules, and the executor what they call (modules.h)
-  bool pooled = false;        // no head: a step returns the final norm's outputs; prompts are computed whole
+  // Of each head: times the distance between key and query, and subtracted from its scores; empty: none.
+  std::vector<float> slopes;
+  bool embed_norm = false;  // a norm behind the embedding, whose output is the residual
+  bool modules = false;     // torch computes the modules, and the executor what they call (modules.h)
+  bool pooled = false;      // no head: a step returns the final norm's outputs; prompts are computed whole
   std::vector<DenseKind> dense;
   // Between the final norm and the head; none: the head multiplies the normalized rows.
   std::optional<DenseKind> head_dense = std::nullopt;

@@ -246,7 +246,7 @@ def attended(
         scores = config.attention_softcap * np.tanh(scores / config.attention_softcap)
     distance = positions[:, None] - positions[None, :]
     if config.slopes:
-        scores = e.around(scores - np.array(config.slopes)[:, None, None] * distance, e.sums)
+        scores = e.around(scores - np.array(config.slopes)[:, None, None] * np.abs(distance), e.sums)
     if config.distance_bias == "embedded":
         scores = e.around(scores + config.attention_scale * distance_terms(config, w, q, k, distance, e), e.sums, 2)
     elif config.distance_buckets:

@@ -97,7 +97,10 @@ def test_a_file_computes_what_its_checkpoint_does(case: EncoderCase, tmp_path: P
 
 
 def test_every_architecture_of_embedding_models_is_in_a_case() -> None:
-    assert {ARCHITECTURE[case.model] for case in CASES} | set(_BOTH_WAYS) | {"nomic-bert-moe"} >= ENCODERS.keys()
+    assert {ARCHITECTURE[case.model] for case in CASES} | set(_BOTH_WAYS) | {
+        "nomic-bert-moe",
+        "jina-bert-v2",
+    } >= ENCODERS.keys()
     assert ENCODERS.keys() <= ARCHITECTURES.keys()
 
 
@@ -127,11 +130,75 @@ def test_a_llama_whose_tokens_see_both_sides_computes_what_transformers_does(arc
 def _same_as_torch(model: torch.nn.Module, file: Path, case: EncoderCase) -> None:
     """Check that each text's mean row, of unit length, is the model's."""
     prompts = case.prompts()
-    found = pooler(Run(str(file), prompts), 2).compute(prompts, "embed", True)
+    found = pooler(Run(str(file), prompts, {"pooling_type": "MEAN"}), 2).compute(prompts, "embed", True)
     for one, (ids, _) in zip(found, prompts, strict=True):
         with torch.no_grad():
             row = model(torch.tensor([ids])).last_hidden_state[0].mean(0).numpy()
         assert np.abs(one - row / np.linalg.norm(row)).max() < 2e-6, "sums of float32 in another order"
+
+
+class _Gated(torch.nn.Module):
+    """The first half of jina-embeddings-v2's feed-forward: GELU of the first rows, times the others."""
+
+    def __init__(self, hidden: int, width: int) -> None:
+        super().__init__()
+        self.rows = torch.nn.Parameter(torch.randn(2 * width, hidden) / hidden**0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the rows that the last matrix reads."""
+        gate, up = (x @ self.rows.T).chunk(2, dim=-1)
+        return torch.nn.functional.gelu(gate) * up
+
+
+class _Sloped(torch.nn.Module):
+    """A BERT without positions whose scores fall by a head's slope for each token of distance, to both sides."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        with torch.no_grad():
+            model.embeddings.position_embeddings.weight.zero_()
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        """Return the model's outputs."""
+        slopes = torch.tensor([2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3])  # of 6 heads
+        place = torch.arange(ids.shape[1])
+        return self.model(ids, attention_mask=-slopes[None, :, None, None] * (place[:, None] - place).abs())
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_jinas_second_version_computes_what_a_bert_with_slopes_does(apart: bool, tmp_path: Path) -> None:
+    """A folder as published, and a file with both halves of the gated matrix in one tensor, or (older) in two."""
+    model = make(EncoderCase("jina-v2", "BertModel", "BertConfig", {"max_position_embeddings": 512}), tmp_path)
+    for layer in model.encoder.layer:
+        layer.intermediate = _Gated(72, 100)
+    weights = {name: value for name, value in model.state_dict().items() if "position" not in name}
+    renamed = {
+        "intermediate.rows": "mlp.gated_layers.weight",
+        "output.LayerNorm": "mlp.layernorm",
+        "output.dense": "mlp.wo",
+    }
+    stored: dict[str, np.ndarray] = {}
+    for name, value in weights.items():
+        own = name
+        for old, new in renamed.items() if "attention" not in name else ():
+            own = own.replace(old, new)
+        stored[own] = value.numpy()
+    config = json.loads((tmp_path / "config.json").read_text())
+    config |= {"position_embedding_type": "alibi", "feed_forward_type": "geglu", "emb_pooler": "mean"}
+    config["auto_map"] = {"AutoModel": "jinaai/jina-bert-implementation--modeling_bert.JinaBertModel"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file(stored, tmp_path / "model.safetensors")
+    case = EncoderCase("jina-v2", "BertModel", "BertConfig", lengths=(1, 45, 300))
+
+    _same_as_torch(_Sloped(model), tmp_path, case)
+
+    if apart:
+        for name in [name for name in stored if "gated_layers" in name]:
+            for half, rows in zip("wv", np.split(stored.pop(name), 2), strict=True):
+                stored[name.replace("gated_layers", f"gated_layers_{half}")] = rows.copy()
+        save_file(stored, tmp_path / "model.safetensors")
+    _same_as_torch(_Sloped(model), write_encoder(tmp_path, "jina-bert-v2", "mean", VOCABULARY), case)
 
 
 class _NomicExperts(torch.nn.Module):

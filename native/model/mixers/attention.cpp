@@ -31,7 +31,8 @@ Attention::Attention(const Weights& weights, const KvBlocks& kv, Step& step)
   const int64_t half = step.scratch.alibi_reach + 15;
   float* bias = step.scratch.alibi;
   for (const float slope : config_.slopes)
-    for (int64_t distance = -half; distance <= half; ++distance) *bias++ = slope * static_cast<float>(distance);
+    for (int64_t distance = -half; distance <= half; ++distance)
+      *bias++ = slope * static_cast<float>(config_.bidirectional && distance > 0 ? -distance : distance);
   finished_ = std::make_unique<std::atomic<int64_t>[]>(
       static_cast<size_t>(Step::kRowBlocksPerThread * step.pool.threads() * most_units));
 }

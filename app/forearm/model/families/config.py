@@ -243,7 +243,7 @@ class ModelConfig:
     # its own (umT5). embedded: products of query and key with the bucket's embedding, projected as they are (DeBERTa).
     distance_buckets: tuple[int, ...] = ()
     distance_bias: Literal["shared", "each_layer", "embedded"] = "shared"
-    slopes: tuple[float, ...] = ()  # of each head: times key - query, added to its scores (ALiBi); (): none
+    slopes: tuple[float, ...] = ()  # of each head: times the distance, subtracted from its scores (ALiBi); (): none
     embed_norm: bool = False  # a norm behind the embedding, whose output is the residual (Bloom)
     norm_eps: float = 1e-6
     layer_norm: bool = False  # LayerNorm instead of RMSNorm

@@ -192,6 +192,8 @@ def _names(metadata: GgufMetadata, own: GgufArchitecture, config: ModelConfig) -
         names |= dict.fromkeys("qkv", "attn_qkv")
     if config.parallel_residual and not metadata.has("blk.0.ffn_norm.weight"):
         names["pre_mlp_norm"] = names["input_norm"]
+    if metadata.architecture == "jina-bert-v2" and not metadata.has("blk.0.ffn_gate.weight"):
+        names["gate"] = names["up"]  # the rows of both, in this order
     if metadata.has("blk.0.attn_norm_2.weight"):  # Falcon's, of attention alone
         names["input_norm"] = "attn_norm_2"
     if metadata.any_layer("ffn_gate_up_exps.weight"):

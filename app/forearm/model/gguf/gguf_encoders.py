@@ -19,13 +19,13 @@ _NOMIC_MOST = 2048  # tokens of a text in training; the context length of files 
 def bert(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     """Add BERT's positions, of which files of RoBERTa, which are of this architecture, leave the unused rows out."""
     values["max_position_embeddings"] = metadata.tensor("position_embd.weight").shape[0]
-    return _encoder(metadata, values)
+    return with_types(metadata, values)
 
 
 def nomic_bert(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     """Add NomicBERT's longest text."""
     values["max_position_embeddings"] = min(values["max_position_embeddings"], _NOMIC_MOST)
-    return _encoder(metadata, values)
+    return with_types(metadata, values)
 
 
 def nomic_bert_moe(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
@@ -33,7 +33,7 @@ def nomic_bert_moe(metadata: GgufMetadata, values: dict[str, Any]) -> str | None
     for name, key in (("num_experts", "expert_count"), ("num_experts_per_tok", "expert_used_count")):
         values[name] = metadata.size(key)
     values["moe_every_n_layers"] = metadata.size("moe_every_n_layers")
-    return _encoder(metadata, values)
+    return with_types(metadata, values)
 
 
 def modern_bert(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
@@ -46,12 +46,7 @@ def modern_bert(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
         "local_rope_theta": metadata.number("rope.freq_base_swa", 10_000.0),
         "norm_bias": metadata.any_layer("attn_norm.bias"),
     }
-    return _encoder(metadata, values)
-
-
-def jina_bert_v3(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
-    """Add jina-embeddings-v3's token types; the adapters of its tasks are in files of their own."""
-    return _encoder(metadata, values)
+    return with_types(metadata, values)
 
 
 def embedding_gemma(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
@@ -61,7 +56,7 @@ def embedding_gemma(metadata: GgufMetadata, values: dict[str, Any]) -> str | Non
     return gguf_gemma.gemma3(metadata, values)
 
 
-def _encoder(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+def with_types(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     """Add the number of token types. Raises: ConfigError if tokens see those before them alone."""
     types = "token_types.weight"
     metadata.keys.get(f"{metadata.architecture}.token_type_count")  # marks it as read: the tensor has as many rows

@@ -13,7 +13,8 @@ from forearm.model.families.keys import Keys
 # Architectures whose tokens see those on both sides; their family's model type.
 ENCODERS = {
     "bert": "bert", "nomic-bert": "nomic_bert", "nomic-bert-moe": "nomic_bert_moe",
-    "jina-bert-v3": "jina_embeddings_v3", "modern-bert": "modernbert", "eurobert": "llama", "llama-embed": "llama",
+    "jina-bert-v2": "jina_bert_v2", "jina-bert-v3": "jina_embeddings_v3", "modern-bert": "modernbert",
+    "eurobert": "llama", "llama-embed": "llama",
     "gemma-embedding": "gemma3_text",
 }  # fmt: skip
 NONE, MEAN, FIRST, LAST, RANK = range(5)  # none: vectors of tokens alone; rank: scores of pairs

@@ -192,7 +192,9 @@ def gguf_tokenizer(path: Path) -> TokenizerParts:
     before = [special["bos_token"]] if keys.flag("tokenizer.ggml.add_bos_token", bos) and "bos_token" in special else []
     after = [special["eos_token"]] if keys.flag("tokenizer.ggml.add_eos_token") and "eos_token" in special else []
     # Encoders were trained on pairs; RoBERTa has its mark twice between the texts.
-    marks = {"modern-bert": (1, 1), "bert": (2, 1)}.get(keys.text("general.architecture", ""), (1, 0))
+    marks = {"modern-bert": (1, 1), "bert": (2, 1), "jina-bert-v2": (2, 1)}.get(
+        keys.text("general.architecture", ""), (1, 0)
+    )
     made.post_processor = processors.TemplateProcessing(
         single=[*before, "$A", *after],
         pair=[*before, "$A", *after * marks[0], "$B:1", *(f"{token}:1" for token in after * marks[1])],

@@ -17,7 +17,7 @@ from forearm.model.families.decoder import FamilyInputs, activation, flat_rope, 
 MOST_DISTANCE = 1 << 14  # the largest bound of distance_buckets that a config.json may give; models have 128
 
 # Names of tensors. `output_norm` is the norm after a layer, which is read as the next layer's input_norm.
-_BERT = {
+BERT = {
     "embed": "embeddings.word_embeddings",
     "positions": "embeddings.position_embeddings",
     "types": "embeddings.token_type_embeddings",
@@ -32,7 +32,7 @@ _BERT = {
     "pre_mlp_norm": "attention.output.LayerNorm",
     "output_norm": "output.LayerNorm",
 }
-_DISTIL = _BERT | {
+_DISTIL = BERT | {
     "layers": "transformer.layer",
     "q": "attention.q_lin",
     "k": "attention.k_lin",
@@ -43,12 +43,12 @@ _DISTIL = _BERT | {
     "pre_mlp_norm": "sa_layer_norm",
     "output_norm": "output_layer_norm",
 }
-_MPNET = _BERT | {
+_MPNET = BERT | {
     **{part: f"attention.attn.{part}" for part in "qkvo"},
     "pre_mlp_norm": "attention.LayerNorm",
     "attention_bias": "encoder.relative_attention_bias",
 }
-_DEBERTA = _BERT | {
+_DEBERTA = BERT | {
     **{part: f"attention.self.{name}_proj" for part, name in (("q", "query"), ("k", "key"), ("v", "value"))},
     "distances": "encoder.rel_embeddings",
     "distance_norm": "encoder.LayerNorm",
@@ -90,7 +90,7 @@ _NOMIC_KEYS = {
 
 def bert(inputs: FamilyInputs) -> ModelConfig:
     """BERT: MiniLM, bge-*-en, e5-*, mxbai, ms-marco rerankers."""
-    return _learned(inputs.with_defaults(max_position_embeddings=512), 0, _BERT)
+    return _learned(inputs.with_defaults(max_position_embeddings=512), 0, BERT)
 
 
 def roberta(inputs: FamilyInputs) -> ModelConfig:
@@ -105,7 +105,7 @@ def roberta(inputs: FamilyInputs) -> ModelConfig:
     padding = inputs.keys.integer("pad_token_id")
     if not 0 <= padding < 1024:
         raise inputs.keys.wrong("pad_token_id", "0 to 1023: the model's positions begin after it")
-    return _learned(inputs, padding + 1, _BERT)
+    return _learned(inputs, padding + 1, BERT)
 
 
 def distilbert(inputs: FamilyInputs) -> ModelConfig:
@@ -211,7 +211,7 @@ def rotary_encoder(inputs: FamilyInputs, names: dict[str, str], *, gated: bool, 
     angles, max_positions = flat_rope(inputs, head_dim, partial=False, interleaved=False)
     act, width = activation(keys, "hidden_act", "gelu"), keys.integer("intermediate_size")
     feed_forward = FeedForward(width, act, gated, bias=biases and not gated, down_bias=biases and gated)
-    return _post_norm(
+    return post_norm(
         inputs,
         names,
         Attention(rope=0),
@@ -230,7 +230,7 @@ def _learned(inputs: FamilyInputs, first_position: int, names: dict[str, str]) -
         raise keys.wrong("position_embedding_type", "absolute: relative positions are not supported")
     rows = keys.integer("max_position_embeddings")
     gelu = activation(keys, "hidden_act", "gelu")
-    return _post_norm(
+    return post_norm(
         inputs,
         names,
         Attention(rope=None),
@@ -243,7 +243,7 @@ def _learned(inputs: FamilyInputs, first_position: int, names: dict[str, str]) -
     )
 
 
-def _post_norm(
+def post_norm(
     inputs: FamilyInputs, names: dict[str, str], mixer: Attention, feed_forward: FeedForward, **differs: Any
 ) -> ModelConfig:
     """Return an encoder of equal layers with norms of the embeddings and after each half of a layer."""

@@ -10,6 +10,7 @@ from forearm.model.families.config import Attention, Dense, FeedForward, Layer, 
 from forearm.model.families.decoder import ACTIVATIONS, FamilyInputs, activation, decoder, positions, sizes
 from forearm.model.families.encoders import bert_like
 from forearm.model.families.encoders.bert_like import MOST_DISTANCE, distance_buckets
+from forearm.model.families.encoders.jina_v2 import jina_v2
 from forearm.model.families.encoders.nomic_moe import nomic_bert_moe
 from forearm.model.families.keys import Keys
 
@@ -178,8 +179,14 @@ def umt5(inputs: FamilyInputs) -> ModelConfig:
     return replace(shared, distance_bias="each_layer", names=shared.names | names)
 
 
+def bert(inputs: FamilyInputs) -> ModelConfig:
+    """BERT: MiniLM, bge-*-en, e5-*, mxbai, ms-marco rerankers; jina-embeddings-v2, which is of this type, too."""
+    alibi = inputs.keys.get("position_embedding_type") == "alibi"
+    return jina_v2(inputs) if alibi else bert_like.bert(inputs)
+
+
 ENCODERS: dict[str, Callable[[FamilyInputs], ModelConfig]] = {
-    "bert": bert_like.bert,
+    "bert": bert,
     "roberta": bert_like.roberta,
     "xlm-roberta": bert_like.roberta,
     "distilbert": bert_like.distilbert,
@@ -188,6 +195,7 @@ ENCODERS: dict[str, Callable[[FamilyInputs], ModelConfig]] = {
     "nomic_bert_moe": nomic_bert_moe,
     "gte": bert_like.gte,
     "new": bert_like.gte,  # the name in files with code of their own
+    "jina_bert_v2": jina_v2,
     "jina_embeddings_v3": bert_like.jina_v3,
     "mpnet": bert_like.mpnet,
     "deberta-v2": bert_like.deberta_v2,
