@@ -17,7 +17,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Metaspace, Split, Whitespace
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from forearm.text.tokenizer.gguf import PRE_TOKENIZERS
+from forearm.text.tokenizer.gguf_pre_tokenizers import PRE_TOKENIZERS
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_LETTERS, *(f"##{letter}" for letter in _LETTERS), "no", "yes"]

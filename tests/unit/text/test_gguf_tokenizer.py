@@ -14,7 +14,7 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, tr
 from transformers import GemmaTokenizer, GPT2Tokenizer, LlamaTokenizer, Qwen2Tokenizer, Qwen3_5Tokenizer
 
 from forearm.errors import ConfigError
-from forearm.text.tokenizer.gguf import PRE_TOKENIZERS
+from forearm.text.tokenizer.gguf_pre_tokenizers import PRE_TOKENIZERS
 from forearm.text.tokenizer.tokenizer import load_tokenizer
 
 TEXTS = [
@@ -145,6 +145,14 @@ PATTERNS = {
     "bailingmoe2": [
         r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
     ],
+    "bloom": [r" ?[^(\s|[.,!?…。，、।۔،])]+"],
+    "viking": [r" ?[^(\s|[.,!?…。，、।۔،])]+", r"\p{N}"],
+    "afmoe": [
+        r"\G\p{N}{3}(?=(?:\p{N}{3})*(?:\P{N}|$))|\p{N}{1,2}(?=(?:\p{N}{3})*(?:\P{N}|$))|\p{N}{3}",
+        "[一-鿿㐀-䶿豈-\ufaff\u3040-\u309f゠-ヿ･-ﾟ⼀-\u2fdfเ-\u0e7f\u0e80-\u0effក-\u17ffက-႟ꩠ-ꩿꧠ-\ua9ff가-\ud7afᄀ-ᇿ]+",
+        r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+"""
+        r"[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ],
     "kimi-k2": [
         r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+"
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+"
@@ -209,6 +217,32 @@ def test_other_families_cut_by_their_own_expressions(tmp_path: Path, pre: str) -
 
     for text in TEXTS:
         assert ours.encode(text, add_special_tokens=False) == theirs.encode(text).ids, text
+
+
+def test_a_number_is_cut_from_its_end(tmp_path: Path) -> None:
+    byte_level_file(tmp_path / "m.gguf", "afmoe")
+    cutter = load_tokenizer(tmp_path / "m.gguf").parts.backend_tokenizer.pre_tokenizer
+
+    for number, pieces in {
+        "1": ["1"],
+        "12": ["12"],
+        "123": ["123"],
+        "1234": ["1", "234"],
+        "12345678": ["12", "345", "678"],
+    }.items():
+        assert [piece for piece, _ in cutter.pre_tokenize_str(number)] == pieces
+
+
+def test_old_files_have_the_expressions_of_their_architecture(tmp_path: Path) -> None:
+    byte_level_file(tmp_path / "new.gguf", "qwen2")
+    byte_level_file(tmp_path / "old.gguf", "default", "qwen")
+
+    for text in TEXTS:
+        assert load_tokenizer(tmp_path / "old.gguf").encode(text) == load_tokenizer(tmp_path / "new.gguf").encode(text)
+
+    byte_level_file(tmp_path / "unknown.gguf", "default", "llama")
+    with pytest.raises(ConfigError, match=r'tokenizer\.ggml\.pre = "default"'):
+        load_tokenizer(tmp_path / "unknown.gguf")
 
 
 def test_pairs_are_marked_as_encoders_were_trained(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.unit.text.test_gguf_tokenizer import TEXTS
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
 from forearm.errors import ConfigError
-from forearm.text.tokenizer.gguf import KIMI
+from forearm.text.tokenizer.gguf_pre_tokenizers import KIMI
 from forearm.text.tokenizer.tokenizer import load_tokenizer
 from forearm.text.tokenizer.tokenizer_files import BYTE_OF_CHAR
 

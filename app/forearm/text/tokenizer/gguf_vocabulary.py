@@ -12,7 +12,7 @@ from typing import Any
 
 from forearm.errors import ConfigError
 from forearm.text.templates.chat_template import find_chat_template
-from forearm.text.tokenizer.gguf import GPT2, PRE_TOKENIZERS
+from forearm.text.tokenizer.gguf_pre_tokenizers import GPT2, PRE_TOKENIZERS
 from forearm.text.tokenizer.tokenizer import load_tokenizer
 
 _NORMAL, _CONTROL, _USER, _UNUSED = 1, 3, 4, 5  # tokenizer.ggml.token_type

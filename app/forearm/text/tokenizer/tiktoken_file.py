@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from forearm.text.tokenizer.gguf import KIMI
+from forearm.text.tokenizer.gguf_pre_tokenizers import KIMI
 from forearm.text.tokenizer.tokenizer_files import (
     BYTE_OF_CHAR,
     TokenizerParts,
