@@ -64,6 +64,8 @@ ExpertsKind experts_of(const py::handle& from) {
   read("shared_gate", e.shared_gate);
   read("apart", e.apart);
   read("by_token", e.by_token);
+  read("zeros", e.zeros);
+  read("behind", e.behind);
   const py::object shared = from.attr("shared");
   if (!shared.is_none()) e.shared = feed_forward_of(shared);
   return e;

@@ -107,6 +107,11 @@ bool Config::some_norm_after() const {
   return false;
 }
 
+bool Config::adds_later() const {
+  return std::any_of(layers.begin(), layers.end(),
+                     [](const LayerKind& layer) { return layer.experts && layer.experts->behind; });
+}
+
 bool Config::has_states() const {
   for (size_t i = 0; i < layers.size(); ++i)
     if (state(i).floats() > 0) return true;

@@ -193,11 +193,16 @@ struct ExpertsKind {
   bool shared_gate = false;                              // its result is multiplied with a sigmoid of the row
   bool apart = false;                                    // norms of their own around experts and shared feed-forward
   bool by_token = false;                                 // a table chooses a token's experts, scores weigh them
+  int64_t zeros = 0;                                     // further experts, whose result is their input
+  int64_t behind = 0;  // the result is added to the residual behind so many further layers
+
+  // Experts that the router chooses from.
+  int64_t choices() const { return count + zeros; }
 
   // Results that a row sums up.
   int64_t slots() const { return active + (shared && !apart ? 1 : 0); }
   // Columns of the router's logits, of which the one of the shared expert's gate is the last.
-  int64_t gate_column() const { return (count + kPanel - 1) / kPanel * kPanel; }
+  int64_t gate_column() const { return (choices() + kPanel - 1) / kPanel * kPanel; }
 };
 
 struct LayerKind {
@@ -372,6 +377,7 @@ struct Config {
   bool norms_before() const;     // every layer has a norm before each half
   bool norms_after() const;      // every layer has one after each half
   bool some_norm_after() const;  // at least one layer has
+  bool adds_later() const;       // some experts' result is added behind a later layer
 };
 
 // The number format of one packed matrix: WeightFormat in C++.

@@ -18,9 +18,11 @@ void in_range(const char* name, int64_t value, int64_t least, int64_t most) {
            std::to_string(most));
 }
 
-void check_experts(const ExpertsKind& experts) {
+void check_experts(const Config& c, size_t layer) {
+  const ExpertsKind& experts = *c.layers[layer].experts;
   in_range("number of experts", experts.count, 2, 4096);
-  in_range("experts of a token", experts.active, 1, experts.count);
+  in_range("experts whose result is their input", experts.zeros, 0, experts.behind ? 4096 : 0);
+  in_range("experts of a token", experts.active, 1, experts.choices());
   in_range("groups of experts", experts.groups, 1, experts.count);
   if (experts.count % experts.groups != 0)
     refuse("the number of experts (" + std::to_string(experts.count) + ") is not a multiple of groups (" +
@@ -33,6 +35,16 @@ void check_experts(const ExpertsKind& experts) {
   if (experts.shared_gate && !experts.shared) refuse("shared_gate needs a shared expert: shared");
   if (experts.apart && (!experts.shared || experts.shared_gate || experts.scales_input))
     refuse("experts apart from a shared feed-forward need one without a gate, and weights of their results");
+  if (!experts.behind) return;
+  const int64_t left = static_cast<int64_t>(c.layers.size() - layer) - 1;
+  in_range("layers behind which experts are added", experts.behind, 1, left);
+  for (int64_t i = 0; i <= experts.behind; ++i)
+    if (const LayerKind& own = c.layers[layer + static_cast<size_t>(i)];
+        !own.feed_forward || (i > 0 && own.experts && own.experts->behind))
+      refuse("layers up to the one that experts are added behind need a feed-forward, and one of them such experts");
+  if (c.some_norm_after() || c.joins_behind() || c.alt_up || c.per_layer || c.layer_scalar || experts.shared ||
+      experts.scales_input || experts.by_token || experts.groups > 1)
+    refuse("experts that are added behind a later layer stand alone, and norms before each half of a layer");
 }
 
 void check_mamba2(const Mamba2Kind& mamba) {
@@ -211,7 +223,7 @@ void check_layers(const Config& c) {
     if (const auto& own = layer.feed_forward; own && own->gate_cut)
       if (layer.experts || !own->gated || own->activation != Activation::gelu_tanh || own->gate_scale != 1.0f)
         refuse("gates are cut in a dense feed-forward with gelu_tanh alone");
-    if (layer.experts) check_experts(*layer.experts);
+    if (layer.experts) check_experts(c, i);
     const bool plain = layer.mixer_as<AttentionKind>() && !layer.beside && layer.feed_forward && !layer.experts;
     if (c.sub_norm && (!plain || layer.feed_forward->gate_cut || c.modules))
       refuse("norms before the last matrix of each half need layers of attention and one plain feed-forward");

@@ -1,6 +1,7 @@
 #include "model/forward.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "model/step/multiply.h"
 
@@ -64,7 +65,9 @@ void Forward::walk(StepWalk w) {
   if (c_.per_layer) per_layer_.begin(w);
   if (c_.alt_up) alt_up_.begin(w);
   if (c_.hyper) hyper_.begin(w);
-  const Norm* add = nullptr;  // norm of the last projection, which is not yet added to the residual
+  const Norm* add = nullptr;    // norm of the last projection, which is not yet added to the residual
+  const Norm* later = nullptr;  // of one that is added behind the layer `due`
+  size_t due = 0;
   for (size_t i = 0; i < c_.layers.size(); ++i) {
     step_.enter_layer(w, i);
     const Norm* mixed = mix(w, i, add);
@@ -75,6 +78,11 @@ void Forward::walk(StepWalk w) {
     if (c_.alt_up) alt_up_.add_laurel(w, i);
     if (!c_.layers[i].feed_forward) continue;
     add = c_.layers[i].experts ? experts_.apply(w, i, before) : feed_forward_.apply(w, i, before);
+    if (const auto& own = c_.layers[i].experts; own && own->behind) {
+      later = std::exchange(add, nullptr);
+      due = i + static_cast<size_t>(own->behind);
+    }
+    if (later && i == due) add = std::exchange(later, nullptr);
     if (c_.parallel_residual) add = mixed;
     if (c_.hyper) add = hyper_.join(w, 2 * i + 1);
     if (c_.alt_up) add = alt_up_.correct(w, i, *add);

@@ -143,7 +143,7 @@ ExpertSizes expert_sizes(const Config& c, int64_t step_tokens) {
     most.rows = std::max(most.rows, rows);
     most.positions = std::max(most.positions, round_up(results + std::min(results, experts.count), 2));
     most.slots = std::max(most.slots, experts.slots());
-    most.count = std::max(most.count, experts.count);
+    most.count = std::max(most.count, experts.choices());
     most.groups = std::max(most.groups, experts.groups);
     most.apart = most.apart || experts.apart;
     most.router_columns = std::max(most.router_columns, experts.gate_column() + (experts.shared_gate ? 1 : 0));
@@ -261,8 +261,8 @@ int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int th
   const int64_t beside = beside_columns(c), channels = recurrence_channels(c);
   beside_in = carver.floats(beside ? tokens : 0, beside);
   convolved = carver.floats(channels ? tokens : 0, channels);
-  const bool projects =
-      c.some_norm_after() || c.joins_behind() || c.learned_positions || c.token_types > 0 || c.head_dense;
+  const bool projects = c.some_norm_after() || c.joins_behind() || c.adds_later() || c.learned_positions ||
+                        c.token_types > 0 || c.head_dense;
   projected = carver.floats(projects ? tokens : 0, c.hidden);
   logits = carver.floats(limits.step_logit_rows, c.out_columns());
   maxima = carver.floats(c.pooled ? 0 : limits.step_logit_rows, maxima_of(c.vocab_size));

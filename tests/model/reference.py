@@ -78,7 +78,7 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
     x = embedded(config, weights, tokens, second, positions, rounding)
     per_layer = per_layer_inputs(config, weights, tokens, x, rounding)
     kept: Kept = {}
-    seen: Seen = None
+    later, seen = dict[int, Array](), None  # later: results of experts, by the layer behind which they are added
     streams = first_streams(config, weights, x, rounding)
     for i, layer in enumerate(config.layers):
         own = {name.split(".", 2)[2]: w for name, w in weights.items() if name.startswith(f"layers.{i}.")}
@@ -110,7 +110,9 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
             y = mlp(layer.feed_forward, own, normed, rounding, config)
         else:
             y = experts(layer.feed_forward, own, normed, rounding) if layer.feed_forward else np.zeros_like(x)
-        x = x + config.residual_scale * norm(config, own, "post_mlp_norm", y, rounding)
+        if isinstance(layer.feed_forward, Experts) and layer.feed_forward.behind:
+            later[i + layer.feed_forward.behind], y = y, np.zeros_like(x)
+        x = x + config.residual_scale * norm(config, own, "post_mlp_norm", y, rounding) + later.get(i, 0.0)
         if layer.feed_forward and per_layer is not None:
             x, streams = with_own_embedding(config, own, x, streams, per_layer[:, i], rounding)
         x = x * own.get("scalar", 1.0)
@@ -367,6 +369,9 @@ def experts(own: Experts, w: dict[str, Array], x: Array, e: Rounding, tokens: Se
     each = each_expert(own, w)
     y = np.zeros_like(x)
     for token, expert in np.ndindex(chosen.shape):
+        if chosen[token, expert] >= own.count:
+            y[token] += weights[token, expert] * x[token]
+            continue
         mine = each[chosen[token, expert]]
         before, after = (weights[token, expert], 1.0) if own.scales_input else (1.0, weights[token, expert])
         y[token] += after * mlp(one, mine, before * x[token : token + 1], e)[0]

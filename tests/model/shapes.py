@@ -72,13 +72,14 @@ COMPRESSED = (
     replace(PLAIN, ratio=128),
 )
 LOOKED_UP = Experts(40, 12, 3, score="sqrt_softplus", renormalized=True, shared=FeedForward(72, limit=0.7), limit=0.5)
+ON_SHORTCUT = Experts(40, 7, 4, correction=True, scale=1.5, zeros=5, behind=2)
 BACK = replace(rope(8), inv_freq=-rope(8).inv_freq)
 # Cases with other branches of forward(): full-width qk-norm and norms after the layers; sandwich norms, windows and
 # softcaps; heads of two shapes, with caches that layers share; an embedding of each layer, with several residual
 # streams and cut gates, too; experts apart from a dense feed-forward; learned positions, LayerNorm, biases and no gate;
 # heads that end inside a panel; experts, a gated shared one beside them in one layer, chosen by groups in the other;
-# latent attention, with heads that the threads divide, and to keys that are chosen; compressed attention of several
-# streams.
+# latent attention, with heads that the threads divide, beside experts on a shortcut, and to keys that are chosen;
+# compressed attention of several streams.
 SHAPES = {
     "llama": LLAMA,
     "olmo2": replace(LLAMA, qk_norm="full", norm_placement="post"),
@@ -256,6 +257,10 @@ SHAPES = {
     ),
     "norms within halves": replace(LLAMA, sub_norm=True, layers=layers(FeedForward(176, "relu_squared"))),
     "latent": replace(LATENT, layers=(Layer(MLA, FeedForward(176)),) * 2),
+    "shortcut": replace(
+        LATENT,
+        layers=(Layer(MLA, ON_SHORTCUT), Layer(None, FeedForward(100)), Layer(MLA, FeedForward(176))) * 2,
+    ),
     "chosen keys": replace(LATENT, layers=tuple(Layer(one, FeedForward(176)) for one in CHOOSING)),
     "compressed": replace(
         LLAMA,

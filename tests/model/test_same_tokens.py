@@ -68,7 +68,7 @@ class Weights:
                 self.vector(f"layers.{i}.attn_sub_norm", config.heads * config.head_dim, 1.0)
                 self.vector(f"layers.{i}.ffn_sub_norm", layer.feed_forward.width, 1.0)
             if isinstance(layer.feed_forward, Experts) and layer.feed_forward.correction:
-                self.vector(f"layers.{i}.correction", layer.feed_forward.count, 0.0)
+                self.vector(f"layers.{i}.correction", layer.feed_forward.count + layer.feed_forward.zeros, 0.0)
             if isinstance(layer.feed_forward, Experts) and layer.feed_forward.by_token:
                 table = self.rng.integers(0, layer.feed_forward.count, config.vocab_size * layer.feed_forward.active)
                 self.executor.load_vector(f"layers.{i}.experts_by_token", table.astype(np.float32))
@@ -241,7 +241,7 @@ Executors = dict[int, _native.Executor]  # one entry a thread count
 
 BASIC, DELTA = ("llama", "gemma2", "opt"), ("delta", "delta by channel")
 OTHERS = (
-    "slopes", "chosen keys", "compressed", "per layer", "streams", "experts apart", "heads by layer",
+    "slopes", "shortcut", "chosen keys", "compressed", "per layer", "streams", "experts apart", "heads by layer",
     "norms within halves", "norms of heads with biases", "a layer before the head",
 )  # fmt: skip
 FLOATS: tuple[DTypeName, ...] = ("float32", "bfloat16")

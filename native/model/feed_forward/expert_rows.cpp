@@ -9,7 +9,7 @@ void RowsByExpert::sort(const Scratch::Routes& routes, const ExpertsKind& kind, 
   const auto each_slot = [&](const auto& visit) {
     for (int64_t row = 0; row < rows; ++row)
       for (int64_t i = row * slots; i < row * slots + kind.active; ++i)
-        visit(row, i, next_[static_cast<size_t>(routes.chosen[i])]);
+        if (routes.chosen[i] < kind.count) visit(row, i, next_[static_cast<size_t>(routes.chosen[i])]);
   };
   std::fill_n(next_.begin(), kind.count, 0);
   each_slot([](int64_t, int64_t, int64_t& count) { ++count; });
@@ -26,9 +26,10 @@ void RowsByExpert::sort(const Scratch::Routes& routes, const ExpertsKind& kind, 
     if (row >= own.begin && row < own.end) routes.place[i] = static_cast<int32_t>(next);
     ++next;
   });
-  if (slots > kind.active)
-    for (int64_t row = own.begin; row < own.end; ++row)
-      routes.place[row * slots + kind.active] = static_cast<int32_t>(positions_ + row);
+  for (int64_t row = own.begin; row < own.end; ++row)
+    for (int64_t i = row * slots; i < (row + 1) * slots; ++i)
+      if (i - row * slots == kind.active || routes.chosen[i] >= kind.count)
+        routes.place[i] = static_cast<int32_t>(positions_ + row);
 }
 
 }  // namespace forearm

@@ -18,7 +18,8 @@ class RowsByExpert {
  public:
   explicit RowsByExpert(int64_t count) : next_(static_cast<size_t>(count)) { experts_.reserve(next_.size()); }
 
-  // Sorts rows 0 .. rows - 1. unit: each expert's rows begin at a multiple of it. Writes the places of rows `own`.
+  // Sorts rows 0 .. rows - 1. unit: each expert's rows begin at a multiple of it. Writes the places of rows `own`:
+  // of a shared feed-forward, and of experts that pass the row on, behind those of all others, at the row's number.
   void sort(const Scratch::Routes& routes, const ExpertsKind& kind, int64_t rows, int64_t unit, Range own);
 
   const std::vector<ExpertRows>& experts() const { return experts_; }

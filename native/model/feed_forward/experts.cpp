@@ -31,7 +31,7 @@ Experts::Experts(const Weights& weights, Step& step) : weights_(weights), step_(
     const std::string layer = "layers." + std::to_string(i) + ".";
     const auto up_columns = [](const FeedForwardKind& f) { return f.gated ? 2 * round_up(f.width, kPanel) : f.width; };
     const FeedForwardKind& each = *c.layers[i].feed_forward;
-    const int64_t columns = experts.shared_gate ? experts.gate_column() + kPanel : experts.count;
+    const int64_t columns = experts.shared_gate ? experts.gate_column() + kPanel : experts.choices();
     own.router = &weights.linear(layer + "router", columns, c.hidden);
     own.up = &weights.linear(layer + "experts.up", up_columns(each), c.hidden, experts.count);
     own.down = &weights.linear(layer + "experts.down", c.hidden, each.width, experts.count);
@@ -140,7 +140,7 @@ void Experts::route(const StepWalk& w, const Block& block, Range rows) const {
   task.stride = logits.stride;
   task.row_begin = rows.begin;
   task.row_end = rows.end;
-  task.experts = k.count;
+  task.experts = k.choices();
   task.active = k.active;
   task.slots = k.slots();
   task.score = k.score;
@@ -222,7 +222,8 @@ Operand Experts::sort_rows(StepWalk& w, const Block& block) {
   return out;
 }
 
-// Writes a row of the residual, normalized, to its experts' positions; a block's only row to the first position.
+// Writes a row of the residual, normalized, to its experts' positions; a block's only row to the first position. Where
+// experts may pass it on, it also takes the place of the result.
 void Experts::copy_row(const StepWalk& w, const Block& block, int64_t row, const Operand& out) const {
   const ExpertsKind& k = kind(block.layer);
   const Matrix& up = layers_[block.layer].up->matrix;
@@ -234,8 +235,10 @@ void Experts::copy_row(const StepWalk& w, const Block& block, int64_t row, const
     step_.normalize(norm, step_.residual_row(0), {at, at + 1}, {own, 0, Form::f32_rows});
     x = own;
   }
+  if (k.zeros && (!block.one_row || w.member == 0)) std::copy_n(x, up.k, step_.projected_row(at));
   if (block.one_row) return step_.kernel.quantize({x, 0, 0, 1, up.k, nullptr, out});
   for (int64_t i = row * k.slots(); i < row * k.slots() + k.active; ++i) {
+    if (block.routes.chosen[i] >= k.count) continue;
     const float* from = x;
     if (k.scales_input) {
       float* scaled = step_.scratch.results(w.member);
@@ -373,6 +376,9 @@ void Experts::add_results(const StepWalk& w, const Block& block, const Operand& 
   if (k.shared && !k.apart)
     multiply(from_row(shared, block.rows.begin, m.shared_down->matrix.groups()), rows, *m.shared_down, 0,
              block.sorted.positions());
+  for (int64_t row = 0; row < rows && k.zeros; ++row)
+    std::copy_n(step_.projected_row(block.rows.begin + row) + columns.begin, columns.size(),
+                results + (block.sorted.positions() + row) * stride);
   const bool normed = norm_behind(block.layer);
   step_.kernel.combine({results, stride, 0, rows, k.slots(), k.scales_input ? ones_.data() : block.routes.weights,
                         block.routes.place, columns.begin, columns.end, normed ? 1.0f : step_.config.residual_scale,

@@ -63,7 +63,11 @@ void Step::keep_logit_rows(StepWalk& w) {
   const Range columns = share(config.hidden, kPanel, w.member, pool.threads());
   for (int64_t i = 0; i < w.rows; ++i) {
     const float* from = residual_row(batch().logit_row[i]);
-    if (batch().logit_row[i] != i) std::copy(from + columns.begin, from + columns.end, residual_row(i) + columns.begin);
+    if (batch().logit_row[i] == i) continue;
+    std::copy(from + columns.begin, from + columns.end, residual_row(i) + columns.begin);
+    if (!config.adds_later()) continue;
+    from = projected_row(batch().logit_row[i]);
+    std::copy(from + columns.begin, from + columns.end, projected_row(i) + columns.begin);
   }
 }
 

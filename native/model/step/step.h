@@ -101,8 +101,9 @@ class Step {
   void take_own_columns(const StepWalk& w, const Matrix& matrix, int64_t piece, const Work& work);
   // Columns that a member takes at once when it multiplies few rows.
   static int64_t piece_columns(int64_t rows);
-  // From now on the step has only the rows that need logits: moves their residual to its first rows, in the member's
-  // columns. In the last layer, between its mixer, whose result has these rows alone, and a barrier.
+  // From now on the step has only the rows that need logits: moves their residual, and what is added to it later, to
+  // its first rows, in the member's columns. In the last layer, between its mixer, whose result has these rows alone,
+  // and a barrier.
   void keep_logit_rows(StepWalk& w);
   // Computes residual += residual_scale * scale * (in W^T + bias). If a norm follows, it computes projected = scale *
   // (in W^T + bias) instead, which is normalized and added when the residual is read next.

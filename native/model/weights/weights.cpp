@@ -39,8 +39,8 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
   for (size_t i = 0; i < layers_.size() && !c.modules; ++i) declare_norms(c, i);
   for (size_t i = 0; i < layers_.size(); ++i)
     if (const auto& experts = c.layers[i].experts; experts && experts->correction)
-      declare_vector("layers." + std::to_string(i) + ".correction", corrections_[i], experts->count,
-                     {experts->count, {}});
+      declare_vector("layers." + std::to_string(i) + ".correction", corrections_[i], experts->choices(),
+                     {experts->choices(), {}});
   if (c.hyper) declare_hyper(c);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const std::string layer = "layers." + std::to_string(i) + ".";

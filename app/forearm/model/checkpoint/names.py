@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.tensor_part import TensorPart
-from forearm.model.checkpoint.vector_names import VECTORS, layer_name, norm_vectors, vectors
-from forearm.model.families.config import LatentAttention, ModelConfig
+from forearm.model.checkpoint.vector_names import VECTORS, layer_name, norm_vectors, stored_at, vectors
+from forearm.model.families.config import Experts, LatentAttention, ModelConfig
 from forearm.model.families.delta import as_computed
 from forearm.model.families.matrices import MatrixPart, MatrixSpec, matrices
 
@@ -87,12 +87,12 @@ def _otherwise(name: str, stored: Collection[str]) -> str:
 def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collection[str]) -> Iterator[TensorPart]:
     """Yield the parts of one packed matrix with their biases; parts that share a tensor take its rows in order."""
     row, last = 0, ""
-    if spec.name.startswith("layers."):
-        prefix += f"{layer_name(config.names, int(spec.name.split('.')[1]))}."
     for part in spec.parts if spec.experts > 1 else ():
-        yield from _experts(spec, part, f"{prefix}{config.names.get(part.key, part.stored)}", stored)
+        own = config.layers[int(part.name.split(".")[1])].feed_forward
+        zeros = own.zeros if isinstance(own, Experts) else 0
+        yield from _experts(spec, part, f"{prefix}{_stored(config, part)}", stored, zeros)
     for part in spec.parts if spec.experts == 1 else ():
-        module, _, place = f"{prefix}{config.names.get(part.key, part.stored)}".rstrip("]").partition("[")
+        module, _, place = f"{prefix}{_stored(config, part)}".rstrip("]").partition("[")
         if spec.role == "head":
             module = _head(config, stored)
         transposed, module = module.endswith(".T"), module.removesuffix(".T")
@@ -114,14 +114,26 @@ def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collecti
         row, last = row + part.rows, module
 
 
-def _experts(spec: MatrixSpec, part: MatrixPart, name: str, stored: Collection[str]) -> Iterator[TensorPart]:
-    """Yield a part's rows of all experts, with their biases. name: as in ModelConfig.names, with the layer's prefix."""
+def _stored(config: ModelConfig, part: MatrixPart) -> str:
+    """Return the name of a part's module in the checkpoint, without the model's prefix."""
+    stored = config.names.get(part.key, part.stored)
+    return stored_at(config.names, part.name, stored) if part.name.startswith("layers.") else stored
+
+
+def _experts(
+    spec: MatrixSpec, part: MatrixPart, name: str, stored: Collection[str], zeros: int
+) -> Iterator[TensorPart]:
+    """Yield a part's rows of all experts, with their biases. name: as in ModelConfig.names, with the layer's prefix.
+
+    zeros: further experts that have rows of no use in a tensor of gates and ups, as transformers computes.
+    """
     found = _PLACE.fullmatch(name)
     assert found is not None
     module, transposed, place, every = found[1], bool(found[2]), found[3], bool(found[4])
     of_one = "{expert}" in module  # a tensor for each expert
     at_once = 1 if of_one or transposed or place else spec.experts
     rows, step = at_once * part.rows, len(spec.parts) if every else 1
+    of_rows = (spec.experts + zeros) * len(spec.parts) * part.rows if place and zeros else None
     for expert in range(0, spec.experts, at_once):
         own = module.replace("{expert}", str(expert))
         first = 0 if of_one else expert * part.rows
@@ -129,7 +141,7 @@ def _experts(spec: MatrixSpec, part: MatrixPart, name: str, stored: Collection[s
             first = first * len(spec.parts) + int(place) * (1 if every else part.rows)
         shape, at = (rows, spec.k), expert * part.rows
         tensor = own if own in stored else f"{own}.weight"
-        yield TensorPart(part.name, tensor, shape, first, at, matrix=spec.name, step=step, transposed=transposed)
+        yield TensorPart(part.name, tensor, shape, first, at, of_rows, spec.name, step, transposed)
         if spec.bias:
             bias = f"{own}_bias" if f"{own}_bias" in stored else f"{own}.bias"
             yield TensorPart(f"{part.name}.bias", bias, (rows,), first, at, step=step)
@@ -178,8 +190,8 @@ def _heads(config: ModelConfig, spec: MatrixSpec, prefix: str) -> Iterator[Tenso
     part, layer = spec.parts[0], int(spec.name.split(".")[1])
     own = config.layers[layer].mixer
     assert isinstance(own, LatentAttention)
-    module, _, place = config.names.get(part.key, part.stored).partition("[")
-    tensor = f"{prefix}{layer_name(config.names, layer)}.{module}.weight"
+    module, _, place = _stored(config, part).partition("[")
+    tensor = f"{prefix}{module}.weight"
     keys, a_head, shape = part.key == "k_up", own.plain + own.value, (part.rows, spec.k)
     if place:
         yield TensorPart(part.name, tensor, (config.heads * part.rows, spec.k), matrix=spec.name)

@@ -19,8 +19,8 @@ class TensorPart:
     `of_rows` gives the tensor's number of rows: then each part may take any of them. at: the executor's row of the
     first row. matrix: the packed matrix that the rows go into; empty for a vector. transposed: floats are stored as
     [k, rows], for each expert if there are experts. turned: the tensor's rows are columns of the executor's matrix,
-    so there are shape[1] of them, from `row` on. negative_exp: the tensor holds -exp of the vector. whole: the vector's
-    values are whole numbers, which the tensor may hold as such.
+    so there are shape[1] of them, from `row` on. negative_exp: the tensor holds -exp of the vector. factor: multiplies
+    the tensor's values. whole: the vector's values are whole numbers, which the tensor may hold as such.
     """
 
     name: str
@@ -34,6 +34,7 @@ class TensorPart:
     transposed: bool = False
     turned: bool = False
     negative_exp: bool = False
+    factor: float = 1.0
     whole: bool = False
 
     @property
@@ -55,7 +56,7 @@ class TensorPart:
         if self.whole and tensor.dtype in WHOLE:
             return mapping.array(tensor).reshape(-1).astype(np.float32)
         values = widened(mapping.values(tensor, self.rows(0, self.shape[0])), tensor.float_dtype)
-        return np.log(-values) if self.negative_exp else values
+        return np.log(-values) if self.negative_exp else np.float32(self.factor) * values
 
 
 def stored_shape(sharing: Sequence[TensorPart]) -> tuple[int, ...]:

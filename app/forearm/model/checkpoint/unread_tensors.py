@@ -15,8 +15,8 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.names import stored_module
 from forearm.model.checkpoint.shards import Files, StoredTensor
 from forearm.model.checkpoint.tensor_part import TensorPart
-from forearm.model.checkpoint.vector_names import layer_name
-from forearm.model.families.config import Attention, ModelConfig
+from forearm.model.checkpoint.vector_names import VECTORS, layer_name
+from forearm.model.families.config import Attention, Experts, ModelConfig
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +101,7 @@ _OF_EXPERTS = re.compile(
     r"|_(?:ex|shex)ps?\.(?:weight|bias)$|[._](?:e_score_correction_bias|expert_bias|exp_probs_b\.bias|sinks)$"
     r"|attn_sinks\.weight$"
 )
+_NUMBER_OF_EXPERT = re.compile(r"\.experts\.(\d+)\.")
 _OF_KEYS_AND_VALUES = ("k_proj.", "v_proj.", "k_norm.", "v_norm.")  # stored for layers that share those of others
 _SHOWN = 5
 
@@ -124,7 +125,8 @@ def check_unread(
     unread = unread_names(config, tensors, used)
     layer_of = re.compile(re.escape(stored_module(config, tensors, "layers")) + r"\.(\d+)\.")
     layers = {name: int(found[1]) for name in unread if (found := layer_of.match(name))}
-    computed = {int(layer_name(config.names, i).rpartition(".")[2]) for i in range(len(config.layers))}
+    names = (layer_name(config.names, i) for i in range(len(config.layers)))
+    computed = {int(name.removeprefix(f"{(VECTORS | config.names)['layers']}.").partition(".")[0]) for name in names}
     own = max(computed) + 1
     unread = [name for name in unread if not own <= layers.get(name, -1) < own + predicted_layers]
     unread = [name for name in unread if layers.get(name, own) in computed or layers.get(name, own) >= own]
@@ -172,6 +174,10 @@ def unread_names(config: ModelConfig, tensors: Collection[str], used: Collection
     if _TEXT_PART in stored_module(config, tensors, "layers"):  # what stands beside it sees or hears
         names = {name for name in names if _TEXT_PART in name or "lm_head." in name}
     names = {name for name in names if not name.startswith(_BESIDE)}
+    if skipping := [e for e in (layer.feed_forward for layer in config.layers) if isinstance(e, Experts) and e.zeros]:
+        # transformers makes and writes gates of experts that pass rows on
+        numbers = {name: int(found[1]) for name in names if (found := _NUMBER_OF_EXPERT.search(name))}
+        names = {name for name in names if not 0 <= numbers.get(name, -1) - skipping[0].count < skipping[0].zeros}
     return sorted(name for name in names if not any(known in f".{name}" for known in carried))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig
@@ -16,8 +17,8 @@ from forearm.model.families.recurrences import (
 )
 
 # Executor's name (_native.pyi) -> Llama's name. ModelConfig.names overrides entries, for all layers or for a single one
-# ("layers.0.input_norm", whose value is the name without the layers' prefix). "layers.3" is the name of layer 3 as a
-# whole, where the checkpoint has further layers that are not computed.
+# ("layers.0.input_norm", whose value is the name without the model's prefix: stored_at). "layers.3" is the name of
+# layer 3 as a whole, where the checkpoint has further layers that are not computed, or layers that are several of ours.
 VECTORS = {
     "embed": "embed_tokens",
     "final_norm": "norm",
@@ -79,13 +80,12 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
         for norm in (
             one for one in _NORMS[config.placement_of(own_layer)] if config.norm_weight and not absent.get(one)
         ):
-            own = config.names.get(f"{layer}.{norm}")
-            there = f"{at}.{names[norm]}" if own is None else f"{prefix}{own}"
+            there = f"{prefix}{stored_at(names, f'{layer}.{norm}', names[norm])}"
             yield from norm_vectors(f"{layer}.{norm}", there, config.hidden, biases)
         if isinstance(mixer, Attention):
             yield from _head_norms(config, mixer, layer, at)
         if isinstance(mixer, LatentAttention | CompressedAttention):
-            yield from _latent(config, layer, at, names, mixer)
+            yield from _latent(config, layer, prefix, names, mixer)
         yield from _feed_forward(config, layer, at, names, feed_forward)
         yield from _streams(config, layer, f"{at}.", names)
         if isinstance(mixer, ShortConv):
@@ -121,6 +121,14 @@ def layer_name(names: Mapping[str, str], layer: int) -> str:
     return names.get(f"layers.{layer}", f"{names.get('layers', VECTORS['layers'])}.{layer}")
 
 
+def stored_at(names: Mapping[str, str], name: str, default: str) -> str:
+    """Return the checkpoint's name of a tensor of a layer, without the model's prefix.
+
+    name: the executor's, with its layer. default: the name in its layer if `names` has none of this layer's own.
+    """
+    return names.get(name) or f"{layer_name(names, int(name.split('.')[1]))}.{default}"
+
+
 def _distances(config: ModelConfig, prefix: str, names: Mapping[str, str]) -> Iterator[TensorPart]:
     """Yield the tables of the bias of attention by distance, or the norm of embeddings of distances."""
     if config.distance_bias == "embedded":
@@ -138,7 +146,7 @@ def _feed_forward(
 ) -> Iterator[TensorPart]:
     """Yield the vectors of experts and activations, and those that end a layer: its scalar, a norm of embeddings."""
     if isinstance(own, Experts) and own.correction:
-        yield TensorPart(f"{layer}.correction", f"{at}.{names['correction']}", (own.count,))
+        yield TensorPart(f"{layer}.correction", f"{at}.{names['correction']}", (own.count + own.zeros,))
     if isinstance(own, Experts) and own.by_token:
         table = f"{at}.{names['experts_by_token']}"
         yield TensorPart(f"{layer}.experts_by_token", table, (config.vocab_size * own.active,), whole=True)
@@ -233,14 +241,17 @@ _RECURRENCE = {
 
 
 def _latent(
-    config: ModelConfig, layer: str, at: str, names: Mapping[str, str], own: LatentAttention | CompressedAttention
+    config: ModelConfig, layer: str, prefix: str, names: Mapping[str, str], own: LatentAttention | CompressedAttention
 ) -> Iterator[TensorPart]:
     """Yield the norms of both latents, or of that of queries and of keys, and what an indexer or entries have."""
+    at = f"{prefix}{layer_name(names, int(layer.split('.')[1]))}"
     rank = own.rank if isinstance(own, LatentAttention) else config.head_dim
     for name, size, stored in (("q_norm", own.q_rank, "q_a_layernorm"), ("k_norm", rank, "kv_a_layernorm")):
         if size:
-            there = f"{at}.{config.names.get(name, f'self_attn.{stored}')}"
-            yield from norm_vectors(f"{layer}.{name}", there, size, False)
+            there = stored_at(names, f"{layer}.{name}", config.names.get(name, f"self_attn.{stored}"))
+            factor = own.scales[name == "k_norm"] if isinstance(own, LatentAttention) else 1.0
+            found = norm_vectors(f"{layer}.{name}", f"{prefix}{there}", size, False)
+            yield from (replace(one, factor=factor) for one in found)
     if isinstance(own, CompressedAttention):
         yield from _compressed(layer, at, names, own, rank)
     elif own.indexer and not own.indexer.shared:

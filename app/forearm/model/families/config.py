@@ -12,6 +12,7 @@ from forearm.model.families.recurrences import CompressedAttention, Mamba2, Recu
 if TYPE_CHECKING:
     from forearm.array_types import Float32Array
     from forearm.model.families.recurrences import AltUp, HyperConnections
+    from forearm.model.modules.linear_module import LinearModule
 
 # swiglu_oai: gpt-oss's clamped gate * sigmoid(1.702 gate) * (up + 1), only of a gated feed-forward. xielu: Apertus'
 # activation with constants of its own in each layer, only of a feed-forward that is not gated.
@@ -86,7 +87,8 @@ class LatentAttention:
     plain, rotary: numbers of a query head that are not rotated, and that are. value: numbers of a value head.
     q_rank: rank of the latent that queries are made of; 0: they are made of the residual.
     query_growth, query_positions: as of Attention, with query_first 0 (Mistral 4).
-    indexer: chooses the keys that are seen; None: all are.
+    indexer: chooses the keys that are seen; None: all are. scales: multiply the norms of the latents of queries and of
+    keys and values (LongCat-Flash).
     """
 
     rope: int | None  # None: nothing is rotated (Kimi Linear)
@@ -98,6 +100,7 @@ class LatentAttention:
     query_growth: float = 0.0
     query_positions: int = 0
     indexer: Indexer | None = None
+    scales: tuple[float, float] = (1.0, 1.0)
 
 
 Mixer = Attention | LatentAttention | CompressedAttention | Recurrent
@@ -141,6 +144,8 @@ class Experts:
     apart: router, experts and shared feed-forward have norms of their own before them, and the latter two behind them;
     logits are multiplied with hidden ** -0.5, and each expert's weight with a factor (Gemma 4 26B-A4B).
     by_token: a table has the experts of each token, which scores weigh alone (DeepSeek V4's first layers).
+    zeros: further experts that the router chooses from, whose result is their input (LongCat-Flash).
+    behind: the result is added to the residual behind so many further layers, which don't read it; 0: behind this one.
     """
 
     width: int
@@ -165,6 +170,8 @@ class Experts:
     apart: bool = False
     limit: float = math.inf
     by_token: bool = False
+    zeros: int = 0
+    behind: int = 0
 
 
 @dataclass(frozen=True)
@@ -201,23 +208,6 @@ class Dense:
     norm: str = ""
     rows: tuple[int, ...] = ()
     head: int = 0
-
-
-@dataclass(frozen=True)
-class LinearModule:
-    """A linear layer of a model that transformers builds.
-
-    name: of its module. rows, k: the shape of its weight. matrix: the packed matrix that its rows are in, by the name
-    of the first of the layers that share it, which follow each other. gate: the activation of a matrix of two layers,
-    of which the first, activated, is multiplied with the second; None: the layers stand side by side.
-    """
-
-    name: str
-    rows: int
-    k: int
-    bias: bool
-    matrix: str
-    gate: Activation | None = None
 
 
 @dataclass(frozen=True)
@@ -312,6 +302,7 @@ class ModelConfig:
         shares = any(one.indexer and one.indexer.shared for one in latents) or self.per_layer or self.hyper_connections
         mixers = [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention)]
         own = any(m.kv_heads or m.head_dim or m.keys_as_values or m.shared_from is not None for m in mixers)
+        shares = shares or any(isinstance(e := layer.feed_forward, Experts) and e.behind for layer in self.layers)
         return not (own or shares) and self.norm_residual in (("none",) if self.pooled else ("none", "first"))
 
     @property

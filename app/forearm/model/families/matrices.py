@@ -92,7 +92,7 @@ def matrices(config: ModelConfig) -> list[MatrixSpec]:
         if isinstance(own, FeedForward):
             found += _up_and_down(config, own, at, "mlp.")
             continue
-        router = [MatrixPart(f"{at}router", "mlp.gate", own.count)]
+        router = [MatrixPart(f"{at}router", "mlp.gate", own.count + own.zeros)]
         if own.shared_gate:
             router.append(MatrixPart(f"{at}shared_gate", "mlp.shared_expert_gate", 1))
         found.append(MatrixSpec(f"{at}router", tuple(router), width, "router", own.router_bias))
@@ -281,7 +281,9 @@ def _compressed(config: ModelConfig, own: CompressedAttention, at: str) -> Itera
 
 
 def _up_and_down(config: ModelConfig, own: FeedForward | Experts, prefix: str, stored: str) -> Iterator[MatrixSpec]:
-    experts, active = (own.count, own.active) if isinstance(own, Experts) else (1, 1)
+    experts, active = 1, 1
+    if isinstance(own, Experts):  # on average, if others than `zeros` are chosen as often as these
+        experts, active = own.count, max(1, round(own.active * own.count / (own.count + own.zeros)))
     names = ("gate", "up") if own.gated else ("up",)
     up = tuple(MatrixPart(prefix + name, f"{stored}{name}_proj", own.width) for name in names)
     down = (MatrixPart(f"{prefix}down", f"{stored}down_proj", config.hidden),)

@@ -9,7 +9,8 @@ from itertools import groupby
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import StoredTensor
 from forearm.model.checkpoint.tensor_part import TensorPart
-from forearm.model.families.config import LinearModule, ModelConfig
+from forearm.model.families.config import ModelConfig
+from forearm.model.modules.linear_module import LinearModule
 from forearm.model.quantization.codes import CodedMatrix, Find, common_format
 
 # Dtypes of codes, which are matrices or the stacked matrices of experts.

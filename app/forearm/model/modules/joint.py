@@ -16,8 +16,9 @@ from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaMLP
 from transformers.pytorch_utils import Conv1D
 
-from forearm.model.families.config import Activation, LinearModule
+from forearm.model.families.config import Activation
 from forearm.model.families.decoder import ACTIVATIONS
+from forearm.model.modules.linear_module import LinearModule
 
 PANEL = 16  # kernels.h, kPanel: parts of a packed matrix begin at a panel
 _ACTIVATIONS: dict[type, Activation] = {type(ACT2FN[name]): own for name, own in ACTIVATIONS.items()}

@@ -19,7 +19,6 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.shards import Files
 from forearm.model.checkpoint.weights import MOST_DECODERS, Loader
-from forearm.model.families.config import LinearModule
 from forearm.model.modules.architecture import TORCH_DTYPES, build, configuration
 from forearm.model.modules.attention import NAME, register
 from forearm.model.modules.joint import PANEL, has_code_of, linear_weight
@@ -31,6 +30,7 @@ from forearm.model.modules.linear import (
     PackedProduct,
     Product,
 )
+from forearm.model.modules.linear_module import LinearModule
 from forearm.model.modules.pooled import auto_class, without_pooler
 from forearm.model.quantization.codes import CodedMatrix
 
