@@ -44,9 +44,9 @@ slot is free. The second chat with a system prompt of 1500 tokens has its first 
 took when only the third went on there (LFM2-1.2B and 4 layers of Qwen3.5-9B, int4, a Xeon with AMX, two cores); with
 one of 400 tokens 0.26, and the first chat waits 3 to 4 % longer. A copy takes 0.16 MiB for LFM2-1.2B, 50.6 MiB for
 Qwen3.5-9B. `--speculative-config` works for them, too; a draft model may not keep states. Latent attention
-(`deepseek_v2`, `deepseek_v3`, `deepseek_v32`, `glm4_moe_lite`, `glm_moe_dsa`, `minicpm3`, `axk1`, `kimi_linear`,
-`bailing_hybrid`) attends to latents in prompts as in decoding: a token is the same in a chunk and alone. In
-`deepseek_v32` and `glm_moe_dsa` a token attends to the 2,048 keys that the layer's indexer chooses, or an earlier
+(`deepseek_v2`, `deepseek_v3`, `deepseek_v32`, `glm4_moe_lite`, `glm_moe_dsa`, `minicpm3`, `axk1`, `longcat_flash`,
+`kimi_linear`, `bailing_hybrid`) attends to latents in prompts as in decoding: a token is the same in a chunk and alone.
+In `deepseek_v32` and `glm_moe_dsa` a token attends to the 2,048 keys that the layer's indexer chooses, or an earlier
 layer's in GLM-5.2. In `deepseek_v4` it attends to a window of 128 keys and to entries that stand for 4 or 128 tokens
 each; what the tokens so far add to the next entry is its state (DeepSeek V4 Flash: 0.42 MiB a sequence, 50 KiB a token
 in the KV cache in bfloat16, most of them of keys that no later token sees). Of models that see or hear the text part is
@@ -120,7 +120,7 @@ PARSERS = {
     "lfm2": ("lfm2", ""), "lfm2_moe": ("lfm2", ""), "exaone4": ("hermes", "qwen3"), "minicpm3": ("minicpm", ""),
     "deepseek_v3": ("deepseek_v3", "deepseek_r1"), "deepseek_v4": ("deepseek_v4", "deepseek_v4"),
     "kimi_linear": ("kimi_k2", ""), "apertus": ("apertus", ""), "cohere2": ("cohere_command3", "cohere_command3"),
-    "jamba": ("jamba", ""),
+    "jamba": ("jamba", ""), "longcat_flash": ("longcat", ""),
 }  # fmt: skip
 # Published models of bench/shapes.py.
 MEASURED = {

@@ -20,6 +20,7 @@ _GEMMA3N = {
 _LATENT = {
     "num_key_value_heads": 6, "kv_lora_rank": 48, "qk_nope_head_dim": 20, "qk_rope_head_dim": 12, "v_head_dim": 28,
 }  # fmt: skip
+_LONGCAT = {"q_lora_rank": 52, "head_dim": 12, "ffn_hidden_size": 100, "expert_ffn_hidden_size": 28}
 _SLIDES_THEN_FULL = ["sliding_attention", "full_attention"]
 _GEMMA4 = {"head_dim": 20, "global_head_dim": 28, "sliding_window": 16}
 _KIMI = {
@@ -394,6 +395,17 @@ ROWS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any], int
     ("axk1", "AXK1Config", {
         **_LATENT, "q_lora_rank": 52, "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
         "n_group": 4, "topk_group": 2, "mlp_layer_types": ["dense", "sparse", "sparse"], "num_hidden_layers": 3,
+    }),
+    # two attentions in a layer, experts on a shortcut, some of which pass a row on
+    ("longcat_flash", "LongcatFlashConfig", {
+        **_LATENT, **_LONGCAT, "num_hidden_layers": 4, "n_routed_experts": 7, "zero_expert_num": 5, "moe_topk": 4,
+    }),
+    ("longcat_flash-no-zeros", "LongcatFlashConfig", {
+        **_LATENT, **_LONGCAT, "num_hidden_layers": 4, "n_routed_experts": 6, "zero_expert_num": 0, "moe_topk": 2,
+        "attention_bias": True, "routed_scaling_factor": 1.3, "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64,
+            "mscale": 1.0, "mscale_all_dim": 1.0,
+        },
     }),
     ("nanochat", "NanoChatConfig", {}),
     ("nanochat-biases", "NanoChatConfig", {

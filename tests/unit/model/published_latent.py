@@ -45,6 +45,17 @@ LATENT: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": False, "topk_group": 1, "topk_method": "greedy", "torch_dtype": "bfloat16",
         "transformers_version": "4.33.1", "use_cache": True, "v_head_dim": 128, "vocab_size": 102400,
     },
+    "LongCat-Flash-Chat": {
+        "architectures": ["LongcatFlashForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+        "attention_method": "MLA", "bos_token_id": 1, "eos_token_id": 2, "expert_ffn_hidden_size": 2048,
+        "ffn_hidden_size": 12288, "hidden_size": 6144, "initializer_range": 0.006, "kv_lora_rank": 512,
+        "max_position_embeddings": 131072, "mla_scale_kv_lora": True, "mla_scale_q_lora": True,
+        "model_type": "longcat_flash", "moe_topk": 12, "n_routed_experts": 512, "norm_topk_prob": False,
+        "num_attention_heads": 64, "num_layers": 28, "q_lora_rank": 1536, "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64, "rms_norm_eps": 1e-05, "rope_theta": 10000000.0, "routed_scaling_factor": 6.0,
+        "router_bias": False, "router_dtype": "float32", "torch_dtype": "bfloat16", "use_cache": True,
+        "v_head_dim": 128, "vocab_size": 131072, "zero_expert_num": 256, "zero_expert_type": "identity",
+    },
     "DeepSeek-V3": {
         "architectures": ["DeepseekV3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
         "bos_token_id": 0, "eos_token_id": 1, "ep_size": 1, "first_k_dense_replace": 3, "hidden_act": "silu",

@@ -137,6 +137,11 @@ SMALL: dict[str, dict[str, Any]] = {
         "model_type": "jamba", "architectures": ["JambaForCausalLM"], "mamba_d_state": 12, "mamba_d_conv": 4,
         "mamba_dt_rank": 5, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 4, "num_experts_per_tok": 2,
     },
+    "longcat_flash": {
+        "model_type": "longcat_flash", "architectures": ["LongcatFlashForCausalLM"], "num_layers": 1,
+        "ffn_hidden_size": 64, "expert_ffn_hidden_size": 24, "n_routed_experts": 4, "zero_expert_num": 3, "moe_topk": 2,
+        "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
+    },
     "gemma4": {
         "model_type": "gemma4_text", "architectures": ["Gemma4ForCausalLM"], **_GEMMA, "enable_moe_block": True,
         "global_head_dim": 16,

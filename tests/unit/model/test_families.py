@@ -68,7 +68,8 @@ def as_stored(shapes: dict[str, tuple[int, ...]], model_type: str) -> dict[str, 
         before, _, joined = name.partition("experts.")
         joined = joined if before.endswith(("mlp.", "feed_forward.")) else ""
         rows = {"gate_up_proj": shape[1] // 2, "down_proj": shape[1]}[joined] if joined else 0
-        for expert in range(shape[0] if joined else 0):
+        count = shapes[f"{before}experts.down_proj"][0] if joined else 0  # LongCat-Flash has gates of identities, too
+        for expert in range(count):
             for part in ("gate_proj", "up_proj") if joined == "gate_up_proj" else ("down_proj",):
                 found[f"{before}experts.{expert}.{part}.weight"] = (rows, *shape[2:])
         if not joined:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.unit.model.test_families import folder_of, read
 
 from forearm.errors import ConfigError
-from forearm.model.families.config import Attention, Experts, FeedForward, Indexer, LatentAttention, ModelConfig
+from forearm.model.families.config import Attention, Experts, FeedForward, Indexer, LatentAttention, Layer, ModelConfig
 from forearm.model.families.families import read_config
 from forearm.model.families.matrices import matrices
 from forearm.model.families.recurrences import CompressedAttention, GatedDelta, HyperConnections, Lightning
@@ -236,6 +237,24 @@ def test_a_x_k1_is_deepseek_v3_with_norms_behind_its_experts(tmp_path: Path) -> 
     assert replace(config, ropes=(), layers=plain, norm_placement="pre", model_type="deepseek_v3") == replace(
         without, ropes=()
     )
+
+
+def test_a_layer_of_longcat_is_three_of_ours(tmp_path: Path) -> None:
+    config = read(tmp_path, "LongCat-Flash-Chat")
+
+    first, second, third = config.layers[:3]
+    assert (len(config.layers), {len(set(config.layers[i::3])) for i in range(3)}) == (84, {1})
+    assert first.feed_forward == Experts(
+        2048, count=512, active=12, correction=True, scale=6.0, zeros=256, behind=2, score="softmax"
+    )
+    assert second == Layer(None, FeedForward(12288))
+    assert third == Layer(first.mixer, FeedForward(12288))
+    assert isinstance(third.mixer, LatentAttention)
+    assert third.mixer.scales == (2.0, math.sqrt(12))
+    (router,) = (spec for spec in matrices(config) if spec.name == "layers.0.router")
+    assert (router.rows, router.k) == (768, 6144)
+    unscaled = read(tmp_path, "LongCat-Flash-Chat", mla_scale_q_lora=False, mla_scale_kv_lora=False)
+    assert cast("LatentAttention", unscaled.layers[0].mixer).scales == (1.0, 1.0)
 
 
 def test_nanochat_turns_queries_and_keys_the_other_way(tmp_path: Path) -> None:

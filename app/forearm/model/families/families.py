@@ -233,6 +233,7 @@ FAMILIES: dict[str, Family] = {
     "hy_v3": mixtures.hy_v3,
     "dots1": mixtures.dots1,
     "dbrx": mixtures.dbrx,
+    "longcat_flash": mixtures.longcat_flash,
     "solar_open": mixtures.solar_open,
     "exaone_moe": mixtures.exaone_moe,
     "flex_olmo": post_norm.flex_olmo,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
-from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig
+from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig
 from forearm.model.families.decoder import (
     FamilyInputs,
     activation,
@@ -17,6 +17,7 @@ from forearm.model.families.decoder import (
 )
 from forearm.model.families.experts import MIXTRAL_NAMES, SHARED_EXPERTS, glm4_moe, granite_moe, routed
 from forearm.model.families.keys import Keys
+from forearm.model.families.latent import with_latents
 from forearm.model.families.layer_norm import with_mosaic_names
 from forearm.model.families.llama_like import hunyuan, with_windows
 from forearm.model.families.post_norm import exaone4_mixers
@@ -66,6 +67,59 @@ def hunyuan_moe(inputs: FamilyInputs) -> ModelConfig:
         layers=tuple(replace(layer, feed_forward=experts) for layer in dense.layers),
         names=dense.names | names | {"router": "mlp.gate.wg"},
     )
+
+
+def longcat_flash(inputs: FamilyInputs) -> ModelConfig:
+    """LongCat-Flash: layers of two latent attentions and two feed-forwards, with experts on a shortcut beside them.
+
+    Each is three of ours: the first attention and the experts, whose result is added behind the third; the first
+    feed-forward, which reads the same rows as the experts; the second attention and feed-forward.
+    Source: Meituan LongCat Team 2025, arXiv:2509.01322.
+    """
+    inputs = inputs.with_defaults(
+        num_layers=28, ffn_hidden_size=12288, q_lora_rank=1536, kv_lora_rank=512, qk_nope_head_dim=128, v_head_dim=128,
+        qk_rope_head_dim=64, n_routed_experts=512, expert_ffn_hidden_size=2048, moe_topk=12, rope_theta=1e7,
+        rms_norm_eps=1e-5, zero_expert_num=256, routed_scaling_factor=6.0,
+    )  # fmt: skip
+    keys = inputs.keys
+    for key in ("num_hidden_layers", "num_key_value_heads", "head_dim", "qk_head_dim"):
+        keys.get(key)  # marks it as read: what transformers writes of other keys
+    keys.only(norm_topk_prob=False, router_bias=False, zero_expert_type="identity", attention_method="MLA")
+    keys.only(router_dtype="float32")
+    count, zeros, width = (keys.integer(key) for key in ("num_layers", "zero_expert_num", "ffn_hidden_size"))
+    if not 1 <= count <= 256:
+        raise keys.wrong("num_layers", "1 to 256")
+    if not 0 <= zeros <= 4096:
+        raise keys.wrong("zero_expert_num", "0 to 4096")
+    inputs = replace(inputs, keys=keys.with_values(num_hidden_layers=3 * count, intermediate_size=width))
+    experts = routed(
+        inputs, "n_routed_experts", "expert_ffn_hidden_size", False, active="moe_topk", zeros=zeros, behind=2,
+        correction=True, scale=keys.positive("routed_scaling_factor"),
+    )  # fmt: skip
+    dense = FeedForward(width, activation(keys, "hidden_act", "silu"))
+    config = with_latents(inputs, [experts, dense, dense] * count, interleaved=True)
+    mixer = cast("LatentAttention", config.layers[0].mixer)
+    ranks = (("mla_scale_q_lora", mixer.q_rank), ("mla_scale_kv_lora", mixer.rank))
+    if not mixer.q_rank:
+        raise keys.wrong("q_lora_rank", "a rank: queries are made of a latent")
+    scales = tuple(math.sqrt(config.hidden / rank) if keys.flag(key, True) else 1.0 for key, rank in ranks)
+    mixer = replace(mixer, scales=(scales[0], scales[1]))
+    layers = (replace(one, mixer=None if i % 3 == 1 else mixer) for i, one in enumerate(config.layers))
+    names = {"router": "mlp.router.classifier", "correction": "mlp.router.e_score_correction_bias"}
+    for i in range(3 * count):
+        names |= _longcat_names(i)
+    return replace(config, layers=tuple(layers), names=names)
+
+
+def _longcat_names(layer: int) -> dict[str, str]:
+    """Return the names of a layer of ours, which is a third of one of LongCat's."""
+    half, at, own = int(layer % 3 == 2), f"layers.{layer // 3}", f"layers.{layer}"
+    parts = {"q_down": "q_a_proj", "kv_down": "kv_a_proj_with_mqa", "q_up": "q_b_proj", "o": "o_proj"}
+    parts |= {"k_up": "kv_b_proj", "v_up": "kv_b_proj", "q_norm": "q_a_layernorm", "k_norm": "kv_a_layernorm"}
+    names = {part: f"self_attn.{half}.{stored}" for part, stored in parts.items()}
+    names |= {part: f"mlps.{half}.{part}_proj" for part in ("gate", "up", "down")}
+    names |= {"input_norm": f"input_layernorm.{half}", "pre_mlp_norm": f"post_attention_layernorm.{half}"}
+    return {own: at} | {f"{own}.{part}": f"{at}.{stored}" for part, stored in names.items()}
 
 
 def dbrx(inputs: FamilyInputs) -> ModelConfig:
