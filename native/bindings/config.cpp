@@ -195,6 +195,7 @@ LayerKind layer_of(const py::handle& layer) {
   if (!beside.is_none()) kind.beside = mamba2_of(beside);
   if (const auto own = layer.attr("norm_placement").cast<std::optional<std::string>>())
     kind.norm_placement = placement_of(*own);
+  kind.aside = layer.attr("aside").cast<bool>();
   if (py::hasattr(feed_forward, "count")) kind.experts = experts_of(feed_forward);
   return kind;
 }
@@ -233,6 +234,8 @@ DenseKind dense_of(const py::handle& dense) {
 }
 
 void read_kinds(const py::object& from, Config& c) {
+  for (const py::handle& pair : from.attr("shared").attr("items")())
+    c.shared.insert(pair.cast<std::pair<std::string, std::string>>());
   const auto name = [&from](const char* field) { return from.attr(field).cast<std::string>(); };
   c.norm_placement = placement_of(name("norm_placement"));
   c.distance_bias = one_of<DistanceBiasKind>("distance_bias", name("distance_bias"),

@@ -112,6 +112,10 @@ bool Config::adds_later() const {
                      [](const LayerKind& layer) { return layer.experts && layer.experts->behind; });
 }
 
+bool Config::asides() const {
+  return std::any_of(layers.begin(), layers.end(), [](const LayerKind& layer) { return layer.aside; });
+}
+
 bool Config::has_states() const {
   for (size_t i = 0; i < layers.size(); ++i)
     if (state(i).floats() > 0) return true;

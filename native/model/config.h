@@ -213,6 +213,7 @@ struct LayerKind {
   std::optional<ExpertsKind> experts = std::nullopt;
   std::optional<Mamba2Kind> beside = std::nullopt;  // reads the same rows as the mixer, attention; both are added
   std::optional<NormPlacement> norm_placement = std::nullopt;  // of the layer's own; none: Config's
+  bool aside = false;                                          // both halves are a SideBlock
 
   // The mixer, if it is of this kind; null: another one.
   template <class Kind>
@@ -303,7 +304,8 @@ enum class DistanceBiasKind { shared, each_layer, embedded };
 struct Config {
   int64_t vocab_size, hidden, heads, kv_heads, head_dim, max_positions;
   std::vector<LayerKind> layers;
-  std::vector<MatrixSpec> matrices;  // in the order in which they lie in memory
+  std::vector<MatrixSpec> matrices;           // in the order in which they lie in memory
+  std::map<std::string, std::string> shared;  // matrices that are those of an earlier layer, by name
   std::vector<Rope> ropes;
   bool learned_positions = false;
   int64_t position_offset = 0;
@@ -377,7 +379,10 @@ struct Config {
   bool norms_before() const;     // every layer has a norm before each half
   bool norms_after() const;      // every layer has one after each half
   bool some_norm_after() const;  // at least one layer has
-  bool adds_later() const;       // some experts' result is added behind a later layer
+  bool asides() const;           // at least one layer is a SideBlock
+  // Numbers of a row that the first matrix of a layer's mixer reads.
+  int64_t mixer_width(size_t layer) const { return layers[layer].aside ? 2 * hidden : hidden; }
+  bool adds_later() const;  // some experts' result is added behind a later layer
 };
 
 // The number format of one packed matrix: WeightFormat in C++.

@@ -215,6 +215,13 @@ void check_layers(const Config& c) {
     const bool before = c.placement(i) == NormPlacement::pre && c.norm_residual == NormResidual::none;
     if ((layer.beside || !layer.mixes() || !layer.feed_forward) && (!before || c.parallel_residual))
       refuse("layers of one half, or of two mixers, need norms that stand before each half alone");
+    if (layer.aside) {
+      const LayerKind* next = i + 1 < c.layers.size() ? &c.layers[i + 1] : nullptr;
+      if (!next || !next->mixer_as<Mamba2Kind>() || c.some_norm_after() || c.norm_residual != NormResidual::none ||
+          c.layer_scalar || c.adds_later() || !layer.mixer_as<AttentionKind>() || !layer.feed_forward ||
+          layer.experts || layer.feed_forward->gate_cut)
+        refuse("a block of attention and a feed-forward beside the residual stands before a layer of Mamba2");
+    }
     if (layer.beside && !layer.mixer_as<AttentionKind>()) refuse("Mamba2 stands beside attention alone");
     if (!layer.mixes() && !layer.feed_forward) refuse("layer " + std::to_string(i) + " has neither half");
     if (layer.experts && !layer.feed_forward) refuse("experts need a feed-forward: their width");

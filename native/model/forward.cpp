@@ -13,7 +13,8 @@ int64_t phases(const Config& c, const Scratch& scratch) {
   return std::max({Attention::kPhases + Mamba2::kPhases, LatentAttention::kPhases, GatedDelta::kPhases,
                    CompressedAttention::kPhases}) +
          std::max(FeedForward::phases(c, scratch.step_tokens), Experts::phases(c, scratch.step_tokens)) +
-         (c.per_layer ? PerLayerEmbedding::kPhases : 0) + (c.alt_up ? AltUp::kPhases : 0);
+         (c.asides() ? SideBlock::kPhases : 0) + (c.per_layer ? PerLayerEmbedding::kPhases : 0) +
+         (c.alt_up ? AltUp::kPhases : 0);
 }
 
 }  // namespace
@@ -42,6 +43,7 @@ Forward::Forward(const Config& c, const Ranks& ranks, const Weights& weights, co
       gated_delta_(weights, states, step_),
       feed_forward_(weights, step_),
       experts_(weights, step_),
+      side_(weights, attention_, feed_forward_, step_),
       per_layer_(weights, step_),
       alt_up_(weights, step_),
       hyper_(weights, step_) {}
@@ -64,12 +66,17 @@ void Forward::walk(StepWalk w) {
   step_.barrier(w);
   if (c_.per_layer) per_layer_.begin(w);
   if (c_.alt_up) alt_up_.begin(w);
+  if (c_.asides()) side_.begin(w);
   if (c_.hyper) hyper_.begin(w);
   const Norm* add = nullptr;    // norm of the last projection, which is not yet added to the residual
   const Norm* later = nullptr;  // of one that is added behind the layer `due`
   size_t due = 0;
   for (size_t i = 0; i < c_.layers.size(); ++i) {
     step_.enter_layer(w, i);
+    if (c_.layers[i].aside) {
+      side_.apply(w, i);
+      continue;
+    }
     const Norm* mixed = mix(w, i, add);
     if (c_.hyper) mixed = hyper_.join(w, 2 * i);
     // A parallel feed-forward reads the residual before the mixer's result, which is added after it.
@@ -103,7 +110,12 @@ const Norm* Forward::mix(StepWalk& w, size_t layer, const Norm* add) {
     return add;
   }
   if (c_.layers[layer].mixer_as<ShortConvKind>()) return short_conv_.mix(w, layer, add);
-  if (c_.layers[layer].mixer_as<Mamba2Kind>()) return mamba2_.mix(w, layer, add);
+  if (c_.layers[layer].mixer_as<Mamba2Kind>()) {
+    mamba2_.project(w, layer, add);
+    step_.barrier(w);
+    if (layer > 0 && c_.layers[layer - 1].aside) side_.restore(w);
+    return mamba2_.finish(w, layer);
+  }
   if (c_.layers[layer].mixer_as<LightningKind>()) return lightning_.mix(w, layer, add);
   if (c_.layers[layer].mixer_as<SelectiveScanKind>()) return selective_scan_.mix(w, layer, add);
   if (c_.layers[layer].mixer_as<GatedDeltaKind>()) return gated_delta_.mix(w, layer, add);

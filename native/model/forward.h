@@ -18,6 +18,7 @@
 #include "model/mixers/recurrent/mamba2.h"
 #include "model/mixers/recurrent/selective_scan.h"
 #include "model/mixers/recurrent/short_conv.h"
+#include "model/mixers/side_block.h"
 #include "model/partition.h"
 #include "model/scratch.h"
 #include "model/step/batch.h"
@@ -67,6 +68,7 @@ class Forward {
   GatedDelta gated_delta_;
   FeedForward feed_forward_;
   Experts experts_;
+  SideBlock side_;
   PerLayerEmbedding per_layer_;
   AltUp alt_up_;
   HyperConnections hyper_;

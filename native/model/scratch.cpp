@@ -224,7 +224,8 @@ void Scratch::need(const Config& c, const Limits& limits, const std::vector<Matr
   partial_floats = partials_wanted(c, limits, threads);
   cosines.resize(c.ropes.size());
   sines.resize(c.ropes.size());
-  own_row_bytes_ = round_up(std::max({c.hidden, c.per_layer_columns(), sub_norm_columns(c)}) * 4, 128);
+  own_row_bytes_ =
+      round_up(std::max({c.asides() ? 2 * c.hidden : c.hidden, c.per_layer_columns(), sub_norm_columns(c)}) * 4, 128);
   own_attend_bytes_ = round_up(kernels().attend_scratch_bytes(padded_head_dim), 128);
   own_sampler_bytes_ = c.pooled ? 0 : round_up(sampler_scratch_bytes(c.vocab_size), 128);
   own_mixer_bytes_ = round_up(mixer_scratch_floats(c, limits) * 4, 128);
@@ -260,9 +261,10 @@ int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int th
   mixer_in = carver.floats(tokens, mixer_columns(c));
   const int64_t beside = beside_columns(c), channels = recurrence_channels(c);
   beside_in = carver.floats(beside ? tokens : 0, beside);
+  side = carver.floats(c.asides() ? tokens : 0, 2 * c.hidden);
   convolved = carver.floats(channels ? tokens : 0, channels);
-  const bool projects = c.some_norm_after() || c.joins_behind() || c.adds_later() || c.learned_positions ||
-                        c.token_types > 0 || c.head_dense;
+  const bool projects = c.some_norm_after() || c.joins_behind() || c.adds_later() || c.asides() ||
+                        c.learned_positions || c.token_types > 0 || c.head_dense;
   projected = carver.floats(projects ? tokens : 0, c.hidden);
   logits = carver.floats(limits.step_logit_rows, c.out_columns());
   maxima = carver.floats(c.pooled ? 0 : limits.step_logit_rows, maxima_of(c.vocab_size));

@@ -30,9 +30,10 @@ from tests.model.reference_sums import (
 )
 
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
-from forearm.model.checkpoint.shards import Mapping, widened
-from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig
+from forearm.model.checkpoint.shards import Files, Mapping, widened
+from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, Layer, ModelConfig
 from forearm.model.families.recurrences import CompressedAttention, GatedDelta, Lightning, SelectiveScan, ShortConv
+from forearm.model.pooling.adapters import AdaptedTensor
 
 Kept = dict[int, tuple[Array, Array]]  # the keys and values of each layer
 
@@ -49,7 +50,8 @@ def weights_of(checkpoint: Checkpoint) -> tuple[ModelConfig, dict[str, Array]]:
     for part, tensor in checkpoint.sources:
         mapping = Mapping(tensor.path)
         if len(part.shape) == 2:
-            stored = mapping.rows(tensor, part.rows(0, part.stored_shape[0]))
+            rows = part.rows(0, part.stored_shape[0])
+            stored = tensor.rows(Files(), rows) if isinstance(tensor, AdaptedTensor) else mapping.rows(tensor, rows)
             values = widened(stored.T if part.turned else stored, tensor.float_dtype).astype(np.float64)
         else:
             values = part.vector(mapping, tensor).astype(np.float64)
@@ -78,15 +80,18 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
     x = embedded(config, weights, tokens, second, positions, rounding)
     per_layer = per_layer_inputs(config, weights, tokens, x, rounding)
     kept: Kept = {}
+    embedding, beside = x, np.zeros_like(x)
     later, seen = dict[int, Array](), None  # later: results of experts, by the layer behind which they are added
     streams = first_streams(config, weights, x, rounding)
     for i, layer in enumerate(config.layers):
-        own = {name.split(".", 2)[2]: w for name, w in weights.items() if name.startswith(f"layers.{i}.")}
-        own |= {name: w for name, w in weights.items() if name.startswith(("attention_bias", "distance"))}
+        own = of_layer(config, weights, i)
+        if layer.aside:
+            beside = side_block(config, layer, own, np.hstack([x, embedding]), rounding)
+            continue
         if config.alt_up:
             streams = predicted(config, own, streams, rounding)
             x = streams[0]
-        normed = norm(config, own, "input_norm", x, rounding)
+        normed = norm(config, own, "input_norm", x + beside, rounding)
         x = normed if config.norm_residual == "all" or (config.norm_residual == "first" and i == 0) else x
         y = np.zeros_like(x)
         if isinstance(layer.mixer, ShortConv | SelectiveScan | Lightning):
@@ -104,20 +109,47 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
             mixed = (mixed + laurel(config, own, normed, rounding)) / math.sqrt(2)
         normed = norm(config, own, "pre_mlp_norm", x if config.parallel_residual else mixed, rounding)
         x = normed if config.norm_residual == "all" else mixed
-        if isinstance(layer.feed_forward, Experts) and layer.feed_forward.apart:
-            y = experts_apart(config, layer.feed_forward, own, mixed, rounding)
-        elif isinstance(layer.feed_forward, FeedForward):
-            y = mlp(layer.feed_forward, own, normed, rounding, config)
-        else:
-            y = experts(layer.feed_forward, own, normed, rounding) if layer.feed_forward else np.zeros_like(x)
+        y = feed_forward(config, layer, own, mixed, normed, rounding)
         if isinstance(layer.feed_forward, Experts) and layer.feed_forward.behind:
             later[i + layer.feed_forward.behind], y = y, np.zeros_like(x)
         x = x + config.residual_scale * norm(config, own, "post_mlp_norm", y, rounding) + later.get(i, 0.0)
         if layer.feed_forward and per_layer is not None:
             x, streams = with_own_embedding(config, own, x, streams, per_layer[:, i], rounding)
-        x = x * own.get("scalar", 1.0)
+        x, beside = x * own.get("scalar", 1.0), np.zeros_like(x)
     x = one_stream(config, weights, streams, rounding) if config.alt_up else x
     return norm(config, weights, "final_norm", x, rounding)
+
+
+def feed_forward(
+    config: ModelConfig, layer: Layer, w: dict[str, Array], residual: Array, x: Array, e: Rounding
+) -> Array:
+    """The result of the second half of a layer. x: the residual, normalized."""
+    own = layer.feed_forward
+    if isinstance(own, Experts):
+        return experts_apart(config, own, w, residual, e) if own.apart else experts(own, w, x, e)
+    return mlp(own, w, x, e, config) if own else np.zeros_like(x)
+
+
+def of_layer(config: ModelConfig, weights: dict[str, Array], layer: int) -> dict[str, Array]:
+    """The weights of a layer by their names in it: its own, those that all have, and those of an earlier layer."""
+    joint = {"qkv": ("q", "k", "v")}
+    found = {name.split(".", 2)[2]: w for name, w in weights.items() if name.startswith(f"layers.{layer}.")}
+    found |= {name: w for name, w in weights.items() if name.startswith(("attention_bias", "distance"))}
+    for name, other in config.shared.items():
+        if name.startswith(f"layers.{layer}."):
+            before, _, key = other.rpartition(".")
+            found |= {part: weights[f"{before}.{part}"] for part in joint.get(key, (key,))}
+    return found
+
+
+def side_block(config: ModelConfig, layer: Layer, w: dict[str, Array], both: Array, e: Rounding) -> Array:
+    """The rows that a block beside the residual adds to what the next layer reads. both: residual and embedding."""
+    assert isinstance(layer.mixer, Attention)
+    assert isinstance(layer.feed_forward, FeedForward)
+    normed = norm(config, w, "input_norm", both, e)
+    y, _ = attention(config, layer.mixer, w, normed, np.arange(len(both)), e, {})
+    y = mlp(layer.feed_forward, w, norm(config, w, "pre_mlp_norm", y, e), e, config)
+    return linear(y, w["side"], None, e)
 
 
 def hyper_connected(config: ModelConfig, weights: dict[str, Array], tokens: list[int], e: Rounding) -> Array:

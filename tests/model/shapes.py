@@ -197,6 +197,18 @@ SHAPES = {
             Layer(None, Experts(40, count=12, active=3, activation="relu_squared", gated=False)),
         ),
     ),
+    "beside the residual": replace(
+        LLAMA,
+        head_dim=32,
+        layers=(
+            Layer(Attention(0), FeedForward(176, "gelu_erf"), aside=True),
+            Layer(Mamba2(heads=6, groups=2, head_dim=24, state_dim=20, taps=4), None),
+            Layer(Mamba2(heads=6, groups=2, head_dim=24, state_dim=20, taps=4), None),
+            Layer(Attention(0), FeedForward(176, "gelu_erf"), aside=True),
+            Layer(Mamba2(heads=6, groups=2, head_dim=24, state_dim=20, taps=4), None),
+        ),
+        shared={f"layers.3.{name}": f"layers.0.{name}" for name in ("qkv", "o", "down")},
+    ),
     "delta": replace(
         LLAMA,
         qk_norm="head",

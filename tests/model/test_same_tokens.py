@@ -109,6 +109,9 @@ class Weights:
         before, after = ("input_norm", "pre_mlp_norm"), ("post_attention_norm", "post_mlp_norm")
         layer = config.layers[int(prefix.split(".")[1])]
         absent = {"input_norm": layer.mixer is None, "pre_mlp_norm": layer.feed_forward is None}
+        if layer.aside:
+            self.vector(prefix + "input_norm", 2 * config.hidden, 1.0)
+            absent["input_norm"] = True
         for name in {"pre": before, "post": after, "sandwich": before + after, "around_mlp": (*before, after[1])}[
             config.placement_of(layer)
         ]:
@@ -260,6 +263,7 @@ KINDS += [
         "experts",
         "convolutions",
         "mamba2",
+        "beside the residual",
         "selective scan",
         *DELTA,
         "latent",

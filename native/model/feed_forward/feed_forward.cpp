@@ -67,27 +67,32 @@ const Norm* FeedForward::apply(StepWalk& w, size_t layer, const Norm* add) {
   const Linear &up = *layers_[layer].up, &down = *layers_[layer].down;
   const FeedForwardKind& kind = *step_.config.layers[layer].feed_forward;
   const LayerNorms& norms = weights_.norms(layer);
-  if (kind.gate_cut) {
-    apply_cut(w, layer, add);
-  } else {
-    GemmTask task{};
-    task.a = step_.stream(w, add, norms.pre_mlp, up.matrix);
-    task.row_end = w.rows;
-    task.epilogue = kind.gated ? Epilogue::gated : Epilogue::activate;
-    task.activation = kind.activation;
-    task.limit = kind.limit;
-    task.scale = kind.gate_scale;
-    const Xielu xielu = kind.activation == Activation::xielu ? weights_.xielu(layer) : Xielu{};
-    task.xielu = &xielu;
-    task.out = step_.scratch.activated.target(down.matrix, norms.ffn_sub.if_there());
-    step_.multiply(w, up, task);
-    step_.barrier(w);
-  }
+  if (kind.gate_cut) apply_cut(w, layer, add);
+  const Operand activated = kind.gate_cut ? step_.output(w, step_.scratch.activated, down.matrix)
+                                          : activate(w, layer, step_.stream(w, add, norms.pre_mlp, up.matrix));
   const Norm* after = norms.post_mlp.if_there();
-  const Operand activated = step_.output(w, step_.scratch.activated, down.matrix, norms.ffn_sub.if_there());
   step_.project_back(w, activated, down, after, kind.out_scale);
   step_.barrier(w);
   return after;
+}
+
+Operand FeedForward::activate(StepWalk& w, size_t layer, const Operand& in) {
+  const Linear &up = *layers_[layer].up, &down = *layers_[layer].down;
+  const FeedForwardKind& kind = *step_.config.layers[layer].feed_forward;
+  const Norm* norm = weights_.norms(layer).ffn_sub.if_there();
+  GemmTask task{};
+  task.a = in;
+  task.row_end = w.rows;
+  task.epilogue = kind.gated ? Epilogue::gated : Epilogue::activate;
+  task.activation = kind.activation;
+  task.limit = kind.limit;
+  task.scale = kind.gate_scale;
+  const Xielu xielu = kind.activation == Activation::xielu ? weights_.xielu(layer) : Xielu{};
+  task.xielu = &xielu;
+  task.out = step_.scratch.activated.target(down.matrix, norm);
+  step_.multiply(w, up, task);
+  step_.barrier(w);
+  return step_.output(w, step_.scratch.activated, down.matrix, norm);
 }
 
 void FeedForward::apply_cut(StepWalk& w, size_t layer, const Norm* add) {

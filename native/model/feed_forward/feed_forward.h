@@ -17,6 +17,10 @@ class FeedForward {
   // Computes the feed-forward and adds it to the residual, with a barrier after it. `add` and the result: see
   // Attention::mix.
   const Norm* apply(StepWalk& w, size_t layer, const Norm* add);
+  // Multiplies rows with the first matrix; returns their activations as `down` takes them. With a barrier before.
+  Operand activate(StepWalk& w, size_t layer, const Operand& in);
+  const Linear& up(size_t layer) const { return *layers_[layer].up; }
+  const Linear& down(size_t layer) const { return *layers_[layer].down; }
 
  private:
   // Writes the rows that `down` takes, of a layer whose gates are cut.

@@ -24,7 +24,7 @@ Attention::Attention(const Weights& weights, const KvBlocks& kv, Step& step)
     if (heads.latent) continue;  // LatentAttention has the layer's matrices
     most_units = std::max(most_units, shapes_[shape].units.count());
     const std::string layer = "layers." + std::to_string(i) + ".";
-    own.qkv = &weights.linear(layer + "qkv", shapes_[shape].at.projected, config_.hidden);
+    own.qkv = &weights.linear(layer + "qkv", shapes_[shape].at.projected, config_.mixer_width(i));
     own.o = &weights.linear(layer + "o", config_.hidden, heads.heads * heads.value_dim());
   }
   if (config_.distance_embeddings()) distances_.emplace(weights, step);
@@ -77,16 +77,20 @@ void Attention::angles(Range rows) {
 const Norm* Attention::mix(StepWalk& w, size_t layer, const Norm* add) {
   const Linear &qkv = *layers_[layer].qkv, &o = *layers_[layer].o;
   const LayerNorms& norms = weights_.norms(layer);
-  project_qkv(w, layer, step_.stream(w, add, norms.input, qkv.matrix));
+  const Norm* after = config_.parallel_residual ? &norms.post_attention : norms.post_attention.if_there();
+  const Operand mixed = attend_to(w, layer, step_.stream(w, add, norms.input, qkv.matrix));
+  step_.project_back(w, mixed, o, after, kind(layer).out_scale);
+  step_.barrier(w);
+  return after;
+}
+
+Operand Attention::attend_to(StepWalk& w, size_t layer, const Operand& in) {
+  project_qkv(w, layer, in);
   step_.barrier(w);
   attend(w, layer);
   if (layer + 1 == layers_.size()) step_.keep_logit_rows(w);
   step_.barrier(w);
-  const Norm* after = config_.parallel_residual ? &norms.post_attention : norms.post_attention.if_there();
-  const Operand mixed = step_.output(w, step_.scratch.mixed, o.matrix, norms.attn_sub.if_there());
-  step_.project_back(w, mixed, o, after, kind(layer).out_scale);
-  step_.barrier(w);
-  return after;
+  return step_.output(w, step_.scratch.mixed, layers_[layer].o->matrix, weights_.norms(layer).attn_sub.if_there());
 }
 
 void Attention::project_qkv(StepWalk& w, size_t layer, const Operand& in) {

@@ -32,6 +32,12 @@ class Attention {
   // In the last layer only rows that need logits are computed to the end.
   const Norm* mix(StepWalk& w, size_t layer, const Norm* add);
 
+  // Projects the rows `in` and attends; returns the rows that the last matrix takes. With a barrier before they are
+  // made.
+  Operand attend_to(StepWalk& w, size_t layer, const Operand& in);
+  const Linear& in(size_t layer) const { return *layers_[layer].qkv; }
+  const Linear& out(size_t layer) const { return *layers_[layer].o; }
+
   // What multiplies a query at `position` (AttentionKind::query_growth).
   static float query_factor(float growth, int64_t position, int64_t positions);
 

@@ -21,6 +21,7 @@ std::string missing_rows(const std::string& name, const std::vector<bool>& loade
 
 Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
     : ranks_(ranks),
+      shared_(c.shared),
       layers_(c.layers.size()),
       xielus_(c.layers.size()),
       corrections_(c.layers.size()),
@@ -116,7 +117,7 @@ void Weights::declare_norms(const Config& c, size_t layer) {
   const bool biases = c.layer_norm && c.norm_bias, before = biases || c.centred;
   const NormPlacement placement = c.placement(layer);
   if (placement != NormPlacement::post) {
-    if (c.layers[layer].mixes()) declare_norm(c, prefix + "input_norm", norms.input, c.hidden, before);
+    if (c.layers[layer].mixes()) declare_norm(c, prefix + "input_norm", norms.input, c.mixer_width(layer), before);
     if (c.layers[layer].feed_forward) declare_norm(c, prefix + "pre_mlp_norm", norms.pre_mlp, c.hidden, before);
     norms.pre_mlp.in_residual = c.norm_residual == NormResidual::all;
     norms.input.in_residual = norms.pre_mlp.in_residual || (c.norm_residual == NormResidual::first && layer == 0);
@@ -264,7 +265,8 @@ Xielu Weights::xielu(size_t layer) const {
 }
 
 const Linear& Weights::linear(const std::string& name) const {
-  const auto found = linears_.find(name);
+  const auto other = shared_.find(name);
+  const auto found = linears_.find(other == shared_.end() ? name : other->second);
   if (found == linears_.end()) throw std::invalid_argument("this model has no matrix '" + name + "'");
   return found->second;
 }

@@ -186,6 +186,7 @@ class Weights {
   void each_small(const Visit& visit);
 
   const Ranks ranks_;
+  const std::map<std::string, std::string> shared_;  // Config's
   std::map<std::string, Linear> linears_;
   std::vector<LayerNorms> layers_;
   std::vector<std::vector<float>> xielus_;  // alpha of positive x, of negative x, beta, limit

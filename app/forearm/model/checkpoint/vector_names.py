@@ -81,7 +81,8 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
             one for one in _NORMS[config.placement_of(own_layer)] if config.norm_weight and not absent.get(one)
         ):
             there = f"{prefix}{stored_at(names, f'{layer}.{norm}', names[norm])}"
-            yield from norm_vectors(f"{layer}.{norm}", there, config.hidden, biases)
+            width = config.hidden * (2 if own_layer.aside and norm == "input_norm" else 1)
+            yield from norm_vectors(f"{layer}.{norm}", there, width, biases)
         if isinstance(mixer, Attention):
             yield from _head_norms(config, mixer, layer, at)
         if isinstance(mixer, LatentAttention | CompressedAttention):

@@ -179,13 +179,16 @@ class Layer:
     """One layer: a mixer, which combines tokens, and a feed-forward, which treats each token alone, or one of them.
 
     beside: reads the same rows as the mixer, which is attention; the results of both are added.
-    norm_placement: None: ModelConfig's.
+    norm_placement: None: ModelConfig's. aside: attention reads the residual and the embedding side by side, the
+    feed-forward attention's result, and a linear function of its result is added to what the next layer, Mamba2, reads,
+    but not to the residual (Zamba2).
     """
 
     mixer: Mixer | None
     feed_forward: FeedForward | Experts | None
     beside: Mamba2 | None = None
     norm_placement: NormPlacement | None = None
+    aside: bool = False
 
     @property
     def mamba2(self) -> Mamba2 | None:
@@ -284,6 +287,7 @@ class ModelConfig:
     # name: "[i]": the i-th of equal parts. "[first:rows:step]": rows in pieces of `rows`, the first at row `first` and
     # each `step` rows after the one before. "[halves]": the rows of each head's two halves alternate.
     names: dict[str, str] = field(default_factory=dict)
+    shared: dict[str, str] = field(default_factory=dict)  # matrices that are those of an earlier layer, by name
 
     def heads_of(self, mixer: Attention | LatentAttention | CompressedAttention) -> tuple[int, int, int]:
         """Return the numbers of a layer's heads and kv heads, and the size of its heads."""
@@ -302,7 +306,8 @@ class ModelConfig:
         shares = any(one.indexer and one.indexer.shared for one in latents) or self.per_layer or self.hyper_connections
         mixers = [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention)]
         own = any(m.kv_heads or m.head_dim or m.keys_as_values or m.shared_from is not None for m in mixers)
-        shares = shares or any(isinstance(e := layer.feed_forward, Experts) and e.behind for layer in self.layers)
+        own = own or any(isinstance(e := layer.feed_forward, Experts) and e.behind for layer in self.layers)
+        own = own or any(layer.aside for layer in self.layers)
         return not (own or shares) and self.norm_residual in (("none",) if self.pooled else ("none", "first"))
 
     @property

@@ -84,7 +84,9 @@ def matrices(config: ModelConfig) -> list[MatrixSpec]:
         at, own = f"layers.{i}.", layer.feed_forward
         found += _through_few(config, at)
         if layer.mixer:
-            found += _of_mixer(config, layer.mixer, at)
+            found += _of_mixer(config, layer.mixer, at, layer.aside)
+        if layer.aside:
+            found.append(_single(f"{at}side", "linear", width, width, "feed_forward_in"))
         if layer.beside:
             found += _of_mixer(config, layer.beside, at)
         if own is None:
@@ -104,7 +106,7 @@ def matrices(config: ModelConfig) -> list[MatrixSpec]:
         k = widths.get(dense.head, width)
         found.append(_single(f"dense.{i}", dense.stored, dense.outputs, k, "pooler", dense.bias))
         widths[dense.head] = dense.outputs
-    return found
+    return [spec for spec in found if spec.name not in config.shared]
 
 
 def uniform_formats(config: ModelConfig, weights: WeightFormat) -> dict[str, WeightFormat]:
@@ -164,12 +166,12 @@ def _single(name: str, stored: str, rows: int, k: int, role: Role, bias: bool = 
     return MatrixSpec(name, (MatrixPart(name, stored, rows),), k, role, bias)
 
 
-def _of_mixer(config: ModelConfig, own: Mixer, at: str) -> Iterator[MatrixSpec]:
+def _of_mixer(config: ModelConfig, own: Mixer, at: str, aside: bool = False) -> Iterator[MatrixSpec]:
     width = config.hidden
 
     def joint(name: str, rows: Iterable[tuple[str, str, int]], role: Role, bias: bool = False) -> MatrixSpec:
         parts = (MatrixPart(f"{at}{part}", stored, count) for part, stored, count in rows)
-        return MatrixSpec(f"{at}{name}", tuple(parts), width, role, bias)
+        return MatrixSpec(f"{at}{name}", tuple(parts), 2 * width if aside else width, role, bias)
 
     if isinstance(own, Attention):
         heads, kv_heads, head_dim = config.heads_of(own)

@@ -26,12 +26,6 @@ Mamba2::Mamba2(const Weights& weights, const States& states, Step& step)
   }
 }
 
-const Norm* Mamba2::mix(StepWalk& w, size_t layer, const Norm* add) {
-  project(w, layer, add);
-  step_.barrier(w);
-  return finish(w, layer);
-}
-
 void Mamba2::project(StepWalk& w, size_t layer, const Norm* add) {
   const Linear& in = *layers_[layer].in;
   step_.multiply(w, in, step_.stream(w, add, weights_.norms(layer).input, in.matrix), projected(layer));

@@ -16,9 +16,8 @@ class Mamba2 {
   // All arguments must outlive this. Throws std::invalid_argument if a layer's matrix is missing or has a wrong size.
   Mamba2(const Weights& weights, const States& states, Step& step);
 
-  // See Attention::mix.
-  const Norm* mix(StepWalk& w, size_t layer, const Norm* add);
-  // The halves of mix, for a layer that also has attention, which is computed between them.
+  // The halves of Attention::mix, with a barrier between them: attention may be computed there, or the residual be
+  // changed.
   void project(StepWalk& w, size_t layer, const Norm* add);
   const Norm* finish(StepWalk& w, size_t layer);
 
