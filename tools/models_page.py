@@ -36,14 +36,14 @@ bfloat16, float16 or float32, quantized while loading (`--quantization`), or a c
 compressed-tensors, FP8, MXFP4, which stays in its 4.25 bits a weight (gpt-oss-20b takes 12.8 GiB), and BitNet's ternary
 weights, kept as int4 beside int8 activations (BitNet b1.58 2B4T takes 1.59 GiB, its bfloat16 embedding included). GGUF
 says whether files of that architecture are read. Where layers keep a state beside keys and values (`lfm2`, `lfm3`,
-`granitemoehybrid`, `bamba`, `falcon_h1`, `nemotron_h`, `mamba`, `falcon_mamba`, `jamba`, `mamba2`, `qwen3_next`,
-`qwen3_5`, `kimi_linear`, `olmo_hybrid`, `bailing_hybrid`, `minimax`, `deepseek_v4`), prompts go on from cached blocks
-that have a copy of it (`--state-cache-slots`): at the last full block of a chat's system prompt and tools, of a prompt,
-and of an answer, where two prompts parted (the third with that beginning goes on there), and at a chunk's end while a
-slot is free. The second chat with a system prompt of 1500 tokens has its first token after 0.25 of the time that it
-took when only the third went on there (LFM2-1.2B and 4 layers of Qwen3.5-9B, int4, a Xeon with AMX, two cores); with
-one of 400 tokens 0.26, and the first chat waits 3 to 4 % longer. A copy takes 0.16 MiB for LFM2-1.2B, 50.6 MiB for
-Qwen3.5-9B. `--speculative-config` works for them, too; a draft model may not keep states. Latent attention
+`granitemoehybrid`, `bamba`, `falcon_h1`, `nemotron_h`, `mamba`, `falcon_mamba`, `jamba`, `mamba2`, `zamba2`,
+`qwen3_next`, `qwen3_5`, `kimi_linear`, `olmo_hybrid`, `bailing_hybrid`, `minimax`, `deepseek_v4`), prompts go on from
+cached blocks that have a copy of it (`--state-cache-slots`): at the last full block of a chat's system prompt and
+tools, of a prompt, and of an answer, where two prompts parted (the third with that beginning goes on there), and at a
+chunk's end while a slot is free. The second chat with a system prompt of 1500 tokens has its first token after 0.25 of
+the time that it took when only the third went on there (LFM2-1.2B and 4 layers of Qwen3.5-9B, int4, a Xeon with AMX,
+two cores); with one of 400 tokens 0.26, and the first chat waits 3 to 4 % longer. A copy takes 0.16 MiB for LFM2-1.2B,
+50.6 MiB for Qwen3.5-9B. `--speculative-config` works for them, too; a draft model may not keep states. Latent attention
 (`deepseek_v2`, `deepseek_v3`, `deepseek_v32`, `glm4_moe_lite`, `glm_moe_dsa`, `minicpm3`, `axk1`, `longcat_flash`,
 `kimi_linear`, `bailing_hybrid`) attends to latents in prompts as in decoding: a token is the same in a chunk and alone.
 In `deepseek_v32` and `glm_moe_dsa` a token attends to the 2,048 keys that the layer's indexer chooses, or an earlier
@@ -53,6 +53,9 @@ in the KV cache in bfloat16, most of them of keys that no later token sees). Of 
 served. Where transformers leaves out by what Cohere 2 and Granite scale their logits (`aya_vision`, `cohere2_vision`,
 `granite_speech`), forearm scales them as for the text model alone: the greedy tokens are the same.
 transformers 5.23 rotates the published `dbrx` with a base of 10,000; forearm with the trained one, attn_config's.
+It bounds the steps of `zamba2`'s and `nemotron_h`'s prompts by time_step_min, but not those of generated tokens;
+forearm bounds neither. Adapters of `zamba2` are added to the matrices of its shared blocks as these are read: Zamba2-7B
+takes 15.7 GiB in bfloat16, 2.0 more than its parameters, and multiplies with nothing beside.
 Of `exaone`, `internlm2`, `minicpm`, `baichuan`, `qwen`, `nemotron-nas` (`deci`), `deepseek` and `bailing_moe`
 transformers has no class: their checkpoints come with code of their own, which forearm does not run. They are compared
 with models of transformers whose weights say the same (`tests/model/test_own_code.py`). Baichuan 2 opens as a GGUF file

@@ -21,6 +21,12 @@ _LATENT = {
     "num_key_value_heads": 6, "kv_lora_rank": 48, "qk_nope_head_dim": 20, "qk_rope_head_dim": 12, "v_head_dim": 28,
 }  # fmt: skip
 _LONGCAT = {"q_lora_rank": 52, "head_dim": 12, "ffn_hidden_size": 100, "expert_ffn_hidden_size": 28}
+_ZAMBA2 = {
+    "num_hidden_layers": 5, "num_key_value_heads": 6, "mamba_d_state": 20, "n_mamba_heads": 6, "chunk_size": 16,
+    "adapter_rank": 9, "time_step_min": 1e-30, "layers_block_type": [
+        "linear_attention", "hybrid", "hybrid", "linear_attention", "hybrid",
+    ],
+}  # fmt: skip
 _SLIDES_THEN_FULL = ["sliding_attention", "full_attention"]
 _GEMMA4 = {"head_dim": 20, "global_head_dim": 28, "sliding_window": 16}
 _KIMI = {
@@ -435,6 +441,12 @@ ROWS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any], int
         "num_hidden_layers": 3, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 1,
         "mamba_proj_bias": True, "mamba_conv_bias": False, "tie_word_embeddings": True,
     }),
+    # a shared block of attention beside layers of Mamba2, with adapters of each call
+    ("zamba2", "Zamba2Config", {**_ZAMBA2, "num_mem_blocks": 2}, 45, 64, 1),
+    ("zamba2-adapted", "Zamba2Config", {
+        **_ZAMBA2, "use_shared_attention_adapter": True, "use_mem_rope": True, "mamba_ngroups": 2,
+        "num_hidden_layers": 3, "layers_block_type": ["hybrid", "hybrid", "linear_attention"],
+    }, 45, 64, 1),
     ("flex_olmo", "FlexOlmoConfig", {"num_experts_per_tok": 3, "intermediate_size": 40}),
     ("gpt_neox", "GPTNeoXConfig", {"hidden_size": 96, "intermediate_size": 100}),
     ("gpt_neox-in-turn", "GPTNeoXConfig", {

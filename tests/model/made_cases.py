@@ -79,6 +79,8 @@ def randomize(name: str, parameter: torch.Tensor) -> None:
         parameter.normal_(0, 0.3)
     elif parameter.dim() == 1:
         parameter.add_(torch.randn_like(parameter) * 0.3)
+    elif "_adapter_list" in name:  # products of two matrices, which add to a third
+        parameter.normal_(0, 0.7 / parameter.shape[1] ** 0.5)
     elif "embed" in name:
         parameter.normal_(0, 1.0)
     else:

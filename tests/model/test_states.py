@@ -38,6 +38,7 @@ SEEDS = range(6)
         "mamba2",
         "falcon_mamba",
         "jamba",
+        "zamba2",
         "qwen3_next",
         "qwen3_5_text",
         "kimi_linear",

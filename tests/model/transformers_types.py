@@ -170,8 +170,9 @@ _OTHER: dict[str, dict[str, Any]] = {
     },
     "zamba2": {
         "num_hidden_layers": 3,
-        "layers_block_type": ["linear_attention", "linear_attention", "hybrid"],
+        "layers_block_type": ["linear_attention", "hybrid", "hybrid"],
         "num_key_value_heads": 4,
+        "time_step_min": 1e-30,
         "mamba_d_state": 16,
         "n_mamba_heads": 4,
         "chunk_size": 16,

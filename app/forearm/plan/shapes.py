@@ -67,12 +67,27 @@ def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return found
 
 
+def _with_adapters(shapes: dict[str, tuple[int, ...]], rank: int) -> dict[str, tuple[int, ...]]:
+    """Return the tensors with adapters of that rank instead of the matrices that they make (pooling/adapters.py)."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, shape in shapes.items():
+        module, called, call = name.removesuffix(".weight").partition(".call.")
+        if not called:
+            found[name] = shape
+            continue
+        before, _, short = module.rpartition(".")
+        adapter = f"{before}.{short if short == 'gate_up_proj' else 'linear_' + short[0]}_adapter_list.{call}"
+        found[f"{module}.weight"] = shape
+        found |= {f"{adapter}.0.weight": (rank, shape[1]), f"{adapter}.1.weight": (shape[0], rank)}
+    return found
+
+
 def write_shape(config: dict[str, Any], folder: Path) -> Path:
     """Write a model folder of that config in bfloat16; its weights are a sparse file, which takes no disk space."""
     (folder / "config.json").write_text(json.dumps(config))
     header: dict[str, Any] = {}
     end = 0
-    for name, shape in tensor_shapes(read_config(folder)).items():
+    for name, shape in _with_adapters(tensor_shapes(read_config(folder)), config.get("adapter_rank", 0)).items():
         begin, end = end, end + 2 * math.prod(shape)
         header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header).encode()

@@ -32,6 +32,8 @@ def _three_of_four(layers: int) -> list[str]:
     return ["full_attention" if i % 4 == 3 else "linear_attention" for i in range(layers)]
 
 
+_ZAMBA_CALLS = [6, *range(11, 78, 6)]  # layers with a call of a shared block
+
 HYBRID: dict[str, dict[str, Any]] = {
     "LFM3-1.7B": {
         "architectures": ["Lfm3ForCausalLM"], "attention_bias": False, "bos_token_id": 124894, "conv_L_cache": 7,
@@ -237,5 +239,18 @@ HYBRID: dict[str, dict[str, Any]] = {
         "output_router_logits": False, "pad_token_id": 0, "rms_norm_eps": 1e-06, "router_aux_loss_coef": 0.001,
         "sliding_window": None, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
         "transformers_version": "4.40.0.dev0", "use_cache": True, "use_mamba_kernels": True, "vocab_size": 65536,
+    },
+    "Zamba2-7B": {
+        "adapter_rank": 128, "add_bias_linear": False, "architectures": ["Zamba2ForCausalLM"], "attention_dropout": 0.0,
+        "bos_token_id": 1, "chunk_size": 256, "eos_token_id": 2, "hidden_act": "gelu", "hidden_size": 3584,
+        "hybrid_layer_ids": _ZAMBA_CALLS, "initializer_range": 0.02, "intermediate_size": 14336, "kv_channels": 112,
+        "layers_block_type": ["hybrid" if i in _ZAMBA_CALLS else "mamba" for i in range(81)], "mamba_d_conv": 4,
+        "mamba_d_state": 64, "mamba_expand": 2, "mamba_headdim": 64, "mamba_ngroups": 2,
+        "max_position_embeddings": 4096, "model_type": "zamba2", "n_mamba_heads": 112, "num_attention_heads": 32,
+        "num_hidden_layers": 81, "num_key_value_heads": 32, "num_logits_to_keep": 1, "num_mem_blocks": 2,
+        "num_query_groups": 32, "pad_token_id": 0, "rms_norm_eps": 1e-05, "rope_theta": 10000,
+        "time_step_floor": 0.0001, "time_step_max": 0.1, "time_step_min": 0.001, "torch_dtype": "bfloat16",
+        "use_cache": True, "use_conv_bias": True, "use_long_context": False, "use_mamba_kernels": True,
+        "use_mem_eff_path": True, "use_mem_rope": True, "use_shared_attention_adapter": False, "vocab_size": 32000,
     },
 }  # fmt: skip

@@ -137,6 +137,11 @@ SMALL: dict[str, dict[str, Any]] = {
         "model_type": "jamba", "architectures": ["JambaForCausalLM"], "mamba_d_state": 12, "mamba_d_conv": 4,
         "mamba_dt_rank": 5, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 4, "num_experts_per_tok": 2,
     },
+    "zamba2": {
+        "model_type": "zamba2", "architectures": ["Zamba2ForCausalLM"], "num_hidden_layers": 3, "n_mamba_heads": 4,
+        "layers_block_type": ["mamba", "hybrid", "hybrid"], "num_mem_blocks": 1, "mamba_d_state": 12, "adapter_rank": 8,
+        "use_shared_attention_adapter": True, "hidden_act": "gelu", "num_key_value_heads": 4, "rms_norm_eps": 1e-5,
+    },
     "longcat_flash": {
         "model_type": "longcat_flash", "architectures": ["LongcatFlashForCausalLM"], "num_layers": 1,
         "ffn_hidden_size": 64, "expert_ffn_hidden_size": 24, "n_routed_experts": 4, "zero_expert_num": 3, "moe_topk": 2,

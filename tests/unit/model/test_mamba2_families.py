@@ -11,6 +11,7 @@ from tests.unit.model.test_families import read
 
 from forearm.errors import ConfigError
 from forearm.model.families.config import Attention, Experts, FeedForward, Layer
+from forearm.model.families.matrices import matrices
 from forearm.model.families.recurrences import Mamba2
 
 
@@ -22,6 +23,22 @@ def test_granite_h_has_mamba2_in_all_layers_but_four_which_have_no_positions(tmp
     shared = FeedForward(1024)
     assert {layer.feed_forward for layer in layers} == {Experts(512, 64, 6, score="softmax_chosen", shared=shared)}
     assert read(tmp_path, "granite-4.0-h-micro").layers[0].feed_forward == FeedForward(8192)
+
+
+def test_zamba_calls_two_blocks_in_turn_beside_the_residual(tmp_path: Path) -> None:
+    config = read(tmp_path, "Zamba2-7B")
+
+    calls = [i for i, layer in enumerate(config.layers) if layer.aside]
+    assert (len(config.layers), len(calls), calls[:3]) == (94, 13, [6, 12, 19])
+    assert config.layers[6] == Layer(Attention(0), FeedForward(14336, "gelu_erf"), aside=True)
+    assert {layer.mixer for i, layer in enumerate(config.layers) if i not in calls} == {Mamba2(112, 2, 64, 64, 4)}
+    assert (config.head_dim, config.attention_scale, config.tied_head) == (224, 112**-0.5, True)
+    specs = {spec.name: spec for spec in matrices(config)}
+    assert (specs["layers.6.qkv"].k, specs["layers.12.o"].k, specs[f"layers.{calls[-1]}.side"].k) == (7168, 7168, 3584)
+    assert "layers.19.qkv" not in specs
+    assert (config.shared["layers.19.qkv"], config.shared["layers.26.down"]) == ("layers.6.qkv", "layers.12.down")
+    with pytest.raises(ConfigError, match="use_shared_attention_adapter = true; it should be false where num_key"):
+        read(tmp_path, "Zamba2-7B", use_shared_attention_adapter=True, num_key_value_heads=8)
 
 
 def test_bamba_attends_in_the_layers_that_it_lists(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from forearm.model.families.keys import Keys, read_json, text_part
 from forearm.model.families.matrices import matrices
 from forearm.model.gguf.gguf import is_gguf, read_gguf
 from forearm.model.gguf.gguf_config import gguf_config, is_quantized, predicted_layers
+from forearm.model.pooling.adapters import AdaptedTensor, with_calls
 from forearm.model.pooling.plan import PoolingPlan
 from forearm.model.pooling.pooled_checkpoint import with_pooling
 from forearm.model.quantization.codes import CodedMatrix, Find
@@ -106,7 +107,11 @@ class Checkpoint:
         """Number of the model's parameters."""
         if self.config.modules:
             return self.module_bytes // 4 + sum(one.rows * one.k for one in self.config.linears)
-        return sum(math.prod(part.shape) for part, _ in self.sources)
+        once = {(part.stored, part.row, part.shape): stored for part, stored in self.sources}  # layers may share them
+        calls = {one.name: one for one in once.values() if isinstance(one, AdaptedTensor) and one.adapter is None}
+        whole = {(call.path, call.begin): math.prod(call.shape) for call in calls.values()}
+        adapters = sum(math.prod(one.shape) for call in calls.values() for one in (call.left, call.right))
+        return sum(whole.values()) + adapters + sum(math.prod(key[2]) for key in once if key[0] not in calls)
 
     @property
     def number_format(self) -> str:
@@ -149,7 +154,7 @@ def open_checkpoint(
         tensors = gguf.tensors | {name: gguf.vectors[name] for name in gguf.vectors.keys() & config.names.values()}
         quantized = ("gguf", Keys({}, str(gguf.path))) if is_quantized(gguf) else None
     else:
-        tensors = read_tensors(folder)
+        tensors = with_calls(read_tensors(folder))
         config = read_config(folder, pooled=bool(pooling), own_head=not tensors.keys().isdisjoint(HEADS), **asked)
         keys = read_json(folder / "config.json")
         quantized = quantization_of(keys, folder)

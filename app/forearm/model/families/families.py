@@ -34,7 +34,7 @@ from forearm.model.families.decoder import FamilyInputs
 from forearm.model.families.encoders.encoders import ENCODERS, modernbert_decoder
 from forearm.model.families.keys import Keys, read_json, text_part
 from forearm.model.families.own_code.families import OWN_CODE
-from forearm.model.families.recurrent import mamba2, selective_scan
+from forearm.model.families.recurrent import mamba2, selective_scan, zamba
 from forearm.model.families.rope import check_rope, with_rope
 from forearm.model.generation import eos_ids, generation_keys
 
@@ -173,6 +173,7 @@ FAMILIES: dict[str, Family] = {
     "falcon_h1": mamba2.falcon_h1,
     "nemotron_h": mamba2.nemotron_h,
     "mamba2": mamba2.mamba2,
+    "zamba2": zamba.zamba2,
     "mamba": selective_scan.mamba,
     "falcon_mamba": selective_scan.falcon_mamba,
     "jamba": selective_scan.jamba,

@@ -1,11 +1,13 @@
-"""Adapters of jina-embeddings-v3: low-rank products, one a task, that are added to its matrices as they are read.
+"""Adapters of jina-embeddings-v3 and Zamba2: low-rank products that are added to matrices as they are read.
 
 The published checkpoint stores a matrix as `parametrizations.weight.original`, beside `0.lora_A` and `0.lora_B` with
 those of all tasks. A server has the adapter of one task, as vLLM's has. Source: Sturua et al. 2024, arXiv:2409.10173.
+Zamba2 has adapters of the calls of a shared block: each call's matrix is read with its own.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
@@ -54,12 +56,12 @@ class Adapter:
 class AdaptedTensor(StoredTensor):
     """A float matrix and the adapter's product that is added to it.
 
-    left: [tasks, rows, rank]; right: [tasks, rank, columns].
+    left: [tasks, rows, rank]; right: [tasks, rank, columns]. adapter: of a task; None: both have no tasks.
     """
 
     left: StoredTensor
     right: StoredTensor
-    adapter: Adapter
+    adapter: Adapter | None
 
     @property
     def float_dtype(self) -> DTypeName:
@@ -71,8 +73,10 @@ class AdaptedTensor(StoredTensor):
         import numpy as np
 
         own = widened(files.mapping(self.path).rows(self, rows), FLOATS[self.dtype][0])
-        left, right = (files.floats(one)[self.adapter.number] for one in (self.left, self.right))
-        found: Float32Array = own + np.float32(self.adapter.scale) * (left[rows.start : rows.stop : rows.step] @ right)
+        left, right = (files.floats(one) for one in (self.left, self.right))
+        if self.adapter:
+            left, right = left[self.adapter.number], np.float32(self.adapter.scale) * right[self.adapter.number]
+        found: Float32Array = own + left[rows.start : rows.stop : rows.step] @ right
         return found
 
 
@@ -108,3 +112,31 @@ def with_adapter(tensors: Mapping[str, StoredTensor], adapter: Adapter | None) -
                     f"{name}, {[rows, columns]}"
                 )
     return found
+
+
+_OF_CALL = re.compile(r"(.*)\.(?:linear_([qkv])|(gate_up_proj))_adapter_list\.(\d+)\.1\.weight")
+
+
+def with_calls(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Return the tensors with a matrix for each call of a block of Zamba2, and without those of its adapters.
+
+    Its name is the module's, with "call" and the call's number behind it.
+    Raises: ConfigError naming a tensor that is missing or has another shape.
+    """
+    found, adapted = dict(tensors), set[str]()
+    for name, left in tensors.items():
+        if (call := _OF_CALL.fullmatch(name)) is None:
+            continue
+        module = f"{call[1]}.{call[3] or f'{call[2]}_proj'}"
+        other, whole = f"{name.removesuffix('1.weight')}0.weight", f"{module}.weight"
+        right, base = tensors.get(other), tensors.get(whole)
+        if right is None or base is None:
+            raise ConfigError(f"{left.path}: {name} needs {other} and {whole}; download it again")
+        if (left.shape[:1], left.shape[1:], right.shape[1:]) != (base.shape[:1], right.shape[:1], base.shape[1:]):
+            shapes = " and ".join(str(list(one.shape)) for one in (left, right))
+            raise ConfigError(f"{left.path}: {name} and {other} are {shapes}; {whole} is {list(base.shape)}")
+        plain = {one.name: getattr(base, one.name) for one in fields(StoredTensor)}
+        plain["name"] = f"{module}.call.{call[4]}.weight"
+        found[plain["name"]] = AdaptedTensor(**plain, left=left, right=right, adapter=None)
+        adapted |= {name, other, whole}
+    return {name: tensor for name, tensor in found.items() if name not in adapted}

@@ -103,7 +103,7 @@ def falcon_h1(inputs: FamilyInputs) -> ModelConfig:
             raise keys.wrong(key, "false: biases beside multipliers are not supported")
     before = keys.number("ssm_in_multiplier", 1.0)
     z, x, b, c, dt = (before * one for one in keys.numbers("ssm_multipliers", 5))
-    own = _mamba2(
+    own = mamba2_mixer(
         keys, keys.optional_integer("mamba_d_ssm") or keys.integer("mamba_expand", 2) * keys.integer("hidden_size"),
         norm=keys.flag("mamba_rms_norm"), gate_first=not keys.flag("mamba_norm_before_gate", True),
         z_scale=z, x_scale=x, b_scale=b, c_scale=c, dt_scale=dt, out_scale=keys.number("ssm_out_multiplier", 1.0),
@@ -136,7 +136,7 @@ def mamba2(inputs: FamilyInputs) -> ModelConfig:
         n_groups=8, max_position_embeddings=131072, num_attention_heads=1, num_key_value_heads=1, intermediate_size=1,
     )  # fmt: skip
     keys = inputs.keys
-    own = _mamba2(keys, keys.integer("expand", 2) * keys.integer("hidden_size"), _MAMBA2_KEYS)
+    own = mamba2_mixer(keys, keys.integer("expand", 2) * keys.integer("hidden_size"), _MAMBA2_KEYS)
     return decoder(
         inputs,
         mixers=[own] * inputs.layers,
@@ -162,7 +162,7 @@ def nemotron_h(inputs: FamilyInputs) -> ModelConfig:
     kinds = [_PATTERN.get(letter, letter) for letter in pattern] if isinstance(pattern, str) else None
     kinds = keys.get("layers_block_type") or keys.get("layer_types") or kinds
     heads = keys.integer("mamba_num_heads")
-    own = _mamba2(keys, heads * keys.integer("mamba_head_dim", 64), _NEMOTRON_KEYS)
+    own = mamba2_mixer(keys, heads * keys.integer("mamba_head_dim", 64), _NEMOTRON_KEYS)
     act = activation(keys, "mlp_hidden_act", "relu2")
     plain = FeedForward(keys.integer("intermediate_size"), act, gated=False, bias=keys.flag("mlp_bias"))
     halves: dict[str, tuple[Mixer | None, FeedForward | Experts | None]]
@@ -210,11 +210,11 @@ def _mixers(inputs: FamilyInputs, attention: Attention, kinds: Any) -> list[Mixe
     kinds = [_LINEAR] * inputs.layers if kinds is None else kinds
     if not isinstance(kinds, list) or len(kinds) != inputs.layers or not all(kind in tuple(_KINDS) for kind in kinds):
         raise inputs.keys.wrong("layer_types", f"a list of {inputs.layers} times mamba or attention")
-    own = _mamba2(inputs.keys, inputs.keys.integer("mamba_expand", 2) * inputs.keys.integer("hidden_size"))
+    own = mamba2_mixer(inputs.keys, inputs.keys.integer("mamba_expand", 2) * inputs.keys.integer("hidden_size"))
     return [attention if _KINDS[kind] == FULL else own for kind in kinds]
 
 
-def _mamba2(keys: Keys, inner: int, names: Mapping[str, str] = MappingProxyType({}), **differs: Any) -> Mamba2:
+def mamba2_mixer(keys: Keys, inner: int, names: Mapping[str, str] = MappingProxyType({}), **differs: Any) -> Mamba2:
     """Return the mixer of the keys mamba_* and time_step_limit, whose infinity may be {"__float__": "Infinity"}.
 
     transformers applies the limits to prompts alone; here every step has them, as the weights were trained.
