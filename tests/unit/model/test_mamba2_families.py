@@ -10,9 +10,11 @@ import pytest
 from tests.unit.model.test_families import read
 
 from forearm.errors import ConfigError
+from forearm.model.checkpoint.shards import StoredTensor
 from forearm.model.families.config import Attention, Experts, FeedForward, Layer
 from forearm.model.families.matrices import matrices
 from forearm.model.families.recurrences import Mamba2
+from forearm.model.pooling.adapters import with_calls
 
 
 def test_granite_h_has_mamba2_in_all_layers_but_four_which_have_no_positions(tmp_path: Path) -> None:
@@ -39,6 +41,29 @@ def test_zamba_calls_two_blocks_in_turn_beside_the_residual(tmp_path: Path) -> N
     assert (config.shared["layers.19.qkv"], config.shared["layers.26.down"]) == ("layers.6.qkv", "layers.12.down")
     with pytest.raises(ConfigError, match="use_shared_attention_adapter = true; it should be false where num_key"):
         read(tmp_path, "Zamba2-7B", use_shared_attention_adapter=True, num_key_value_heads=8)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "said"),
+    [
+        ({"0": [2, 6], "1": [8, 2]}, r"1\.weight needs .*0\.weight and .*gate_up_proj\.weight"),
+        ({"": [8, 6], "1": [8, 2]}, r"1\.weight needs .*0\.weight and .*gate_up_proj\.weight"),
+        ({"": [8, 6], "0": [2, 6], "1": [7, 2]}, r"are \[7, 2\] and \[2, 6\]; .*gate_up_proj\.weight is \[8, 6\]"),
+        ({"": [8, 6], "0": [2, 5], "1": [8, 2]}, r"are \[8, 2\] and \[2, 5\]; .*gate_up_proj\.weight is \[8, 6\]"),
+        ({"": [8, 6], "0": [3, 6], "1": [8, 2]}, r"are \[8, 2\] and \[3, 6\]; .*gate_up_proj\.weight is \[8, 6\]"),
+    ],
+    ids=str,
+)
+def test_an_adapter_that_does_not_fit_its_block_is_refused(shapes: dict[str, list[int]], said: str) -> None:
+    module = "layers.3.shared_transformer.feed_forward.gate_up_proj"
+    names = {part: f"{module}_adapter_list.4.{part}.weight" if part else f"{module}.weight" for part in shapes}
+    tensors = {
+        names[part]: StoredTensor(names[part], Path("a.safetensors"), "F32", tuple(shape), 0, 0)
+        for part, shape in shapes.items()
+    }
+
+    with pytest.raises(ConfigError, match=said):
+        with_calls(tensors)
 
 
 def test_bamba_attends_in_the_layers_that_it_lists(tmp_path: Path) -> None:
