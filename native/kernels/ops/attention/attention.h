@@ -13,6 +13,7 @@
 #include "kernels/ops/attention/kv_quantized.h"
 #include "kernels/ops/attention/latent_values.h"
 #include "kernels/ops/attention/online_softmax.h"
+#include "kernels/ops/borrow.h"
 #include "kernels/ops/with_dtype.h"
 
 namespace forearm {
@@ -92,16 +93,11 @@ inline PairScales scales_at(const AttendTask& task, int64_t key, int64_t end) {
   return scales;
 }
 
-// Whether AMX multiplies heads of `dim` dimensions.
-template <typename Mma>
-inline bool uses_amx(int64_t dim) {
-  return kHasTiles<Mma> && dim % kTileHalves == 0;
-}
 // The most rows of a tile of attention.
 template <typename Mma>
-inline int64_t most_rows(int64_t dim) {
+constexpr int64_t most_rows() {
   static_assert(Mma::kUnits * Mma::kRows <= kMaxTileRows && Mma::kUnits * Mma::kRows >= 4);
-  return uses_amx<Mma>(dim) ? kTileRows : Mma::kUnits * Mma::kRows;
+  return kHasTiles<Mma> ? kTileRows : Mma::kUnits * Mma::kRows;
 }
 
 // Not inlined: attention in all its forms and index_scores share a copy.
@@ -109,11 +105,9 @@ template <typename Mma>
 __attribute__((noinline)) void score_keys(const AttendTile& t, const BlockPair& keys, int64_t first_key) {
   const int64_t dim = t.q.stride, steps = dim / Mma::kQuantum;
   if constexpr (kHasTiles<Mma>) {
-    if (uses_amx<Mma>(dim)) {
-      const bool low = rows_that_see(t, first_key), high = rows_that_see(t, first_key + kBlockTokens);
-      if (low || high) score_keys_amx<Mma>(t, keys.data, keys.next, low, high);
-      return;
-    }
+    const bool low = rows_that_see(t, first_key), high = rows_that_see(t, first_key + kBlockTokens);
+    if (low || high) score_keys_amx<Mma>(t, keys.data, keys.next, low, high);
+    return;
   }
   for (int i = 0; i < 2; ++i) {
     if (!rows_that_see(t, first_key + i * kBlockTokens)) continue;
@@ -135,10 +129,7 @@ __attribute__((noinline)) void weigh_values(const AttendTile& t, const BlockPair
   const char* weights = static_cast<const char*>(t.weights.data);
   const auto add = [&](uint32_t rows, int first, bool two) {
     if (!rows) return;
-    if constexpr (kHasTiles<Mma>) {
-      if (uses_amx<Mma>(t.q.stride))
-        return weigh_values_amx<Mma>(t, values.data, values.next, first, two ? 2 : 1, rows);
-    }
+    if constexpr (kHasTiles<Mma>) return weigh_values_amx<Mma>(t, values.data, values.next, first, two ? 2 : 1, rows);
     const TileWalk walk{weights + first * kBlockTokens * kUnitBytes<Mma>,
                         kPairKeys * kUnitBytes<Mma>,
                         {values.data[first], two ? values.data[1] : nullptr},
@@ -204,7 +195,7 @@ inline void attend_rows(const AttendTask& task, int64_t first, int64_t rows) {
   AttendRows all;
   all.task = &task;
   fetch_queries(task, first, rows);
-  lay_out(all, Multiply::kForm, first, rows, most_rows<Multiply>(task.cache.head_dim), Multiply::kRows);
+  lay_out(all, Multiply::kForm, first, rows, most_rows<Multiply>(), Multiply::kRows);
   for (int64_t i = 0; i < all.count; ++i) gather_queries(task, all.tiles[i], Multiply::kRows);
   for (int64_t chunk = task.chunk_begin; chunk < task.chunk_end; ++chunk) {
     if constexpr (kTakesCodes<C> && !kHasTiles<Multiply>) {
@@ -227,8 +218,8 @@ inline void attend_rows(const AttendTask& task, int64_t first, int64_t rows) {
 }
 
 template <DType C>
-inline void attend_parts(const AttendTask& task, int64_t most) {
-  const int64_t together = kMostRows / most * most;
+inline void attend_parts(const AttendTask& task) {
+  constexpr int64_t most = most_rows<BlockMma<C, false>>(), together = kMostRows / most * most;
   const int64_t rows = (task.token_end - task.token_begin) * task.group;
   const int64_t parts = (rows + together - 1) / together;
   for (int64_t part = 0; part < parts; ++part) {  // of even height, rather than a low last one
@@ -240,20 +231,24 @@ inline void attend_parts(const AttendTask& task, int64_t most) {
 template <DType C>
 inline void attend_all(const AttendTask& task) {
   using Multiply = BlockMma<C, false>;
-  const int64_t most = most_rows<Multiply>(task.cache.head_dim);
   if constexpr (kHasTiles<Multiply>) {
-    if (uses_amx<Multiply>(task.cache.head_dim)) {
-      const int64_t rows = (task.token_end - task.token_begin) * task.group;
-      const typename Multiply::Tiles tiles(static_cast<int>(rows < kTileRows ? rows : kTileRows), false);
-      return attend_parts<C>(task, most);
-    }
+    if (task.cache.head_dim % kTileHalves != 0) return Multiply::kWithoutTiles.attend(task);
+    const int64_t rows = (task.token_end - task.token_begin) * task.group;
+    const typename Multiply::Tiles tiles(static_cast<int>(rows < kTileRows ? rows : kTileRows), false);
+    return attend_parts<C>(task);
   }
-  attend_parts<C>(task, most);
+  attend_parts<C>(task);
 }
 
 inline void attend(const AttendTask& task) {
   with_dtype(task.cache.dtype, [&task]<DType C>() {
-    if constexpr (number_format(C).in_cache) attend_all<C>(task);
+    if constexpr (number_format(C).in_cache) {
+      if constexpr (kCacheLender<C> != nullptr) {
+        kCacheLender<C>->attend(task);
+      } else {
+        attend_all<C>(task);
+      }
+    }
   });
 }
 

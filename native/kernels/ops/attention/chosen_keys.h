@@ -102,7 +102,7 @@ __attribute__((noinline)) void score_all_keys(const IndexTask& task) {
   keys.blocks = task.blocks;
   keys.group = task.heads;
   keys.scratch = task.scratch;
-  const int64_t most = most_rows<Multiply>(task.cache.head_dim), together = kMostRows / most * most;
+  const int64_t most = most_rows<Multiply>(), together = kMostRows / most * most;
   clear(task.scores + task.begin, (task.end - task.begin + kPairKeys - 1) / kPairKeys * kPairKeys);
   AttendRows all;
   all.task = &keys;
@@ -126,14 +126,15 @@ inline void index_scores(const IndexTask& task) {
   with_dtype(task.cache.dtype, [&task]<DType C>() {
     if constexpr (number_format(C).in_cache) {
       using Multiply = BlockMma<key_dtype(C), false>;
-      if constexpr (kHasTiles<Multiply>) {
-        if (uses_amx<Multiply>(task.cache.head_dim)) {
-          const typename Multiply::Tiles tiles(static_cast<int>(task.heads < kTileRows ? task.heads : kTileRows),
-                                               false);
-          return score_all_keys<key_dtype(C)>(task);
-        }
+      if constexpr (kCacheLender<C> != nullptr) {
+        kCacheLender<C>->index_scores(task);
+      } else if constexpr (kHasTiles<Multiply>) {
+        if (task.cache.head_dim % kTileHalves != 0) return Multiply::kWithoutTiles.index_scores(task);
+        const typename Multiply::Tiles tiles(static_cast<int>(task.heads < kTileRows ? task.heads : kTileRows), false);
+        score_all_keys<key_dtype(C)>(task);
+      } else {
+        score_all_keys<key_dtype(C)>(task);
       }
-      score_all_keys<key_dtype(C)>(task);
     }
   });
 }

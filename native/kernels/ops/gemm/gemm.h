@@ -5,6 +5,7 @@
 // second-level cache (two of 16 columns by 1536 k in bf16: 96 KiB), and W is read from memory once.
 #pragma once
 #include "kernels/kernels.h"
+#include "kernels/ops/borrow.h"
 #include "kernels/ops/gemm/epilogue.h"
 #include "kernels/ops/gemm/gemm_bf16_amx.h"
 #include "kernels/ops/gemm/gemm_dequant.h"
@@ -12,6 +13,7 @@
 #include "kernels/ops/gemm/gemm_int8.h"
 #include "kernels/ops/gemm/gemm_int8_amx.h"
 #include "kernels/ops/gemm/tile.h"
+#include "kernels/ops/with_dtype.h"
 
 namespace forearm {
 namespace {
@@ -38,23 +40,27 @@ inline void gemm_float(const GemmTask& task) {
   }
 }
 
+template <DType W>
+inline void gemm_by(const GemmTask& task) {
+  if constexpr (kWeightsLender<W> != nullptr) {
+    kWeightsLender<W>->gemm(task);
+  } else if constexpr (W == DType::f16_scaled) {
+    gemm_f16_scaled(task);
+  } else if constexpr (is_fp8(W)) {
+    gemm_dequant<W>(task);
+  } else if constexpr (kHasTiles<Mma<W>>) {
+    gemm_bf16_amx<Mma<W>>(task);
+  } else {
+    if (!gemm_halves_as_f32<W>(task)) gemm_float<Mma<W>>(task);
+  }
+}
+
 inline void gemm(const GemmTask& task) {
   if (task.row_begin >= task.row_end || task.n_begin >= task.n_end) return;
-  if (task.a.form == Form::f16_scaled) return gemm_f16_scaled(task);
-  if (is_quantized(task.a.form)) return gemm_quantized(task);
-  switch (task.w.dtype) {
-    case DType::f32:
-      return gemm_float<Mma<DType::f32>>(task);
-    case DType::f16:
-      if (gemm_halves_as_f32<DType::f16>(task)) return;
-      return gemm_float<Mma<DType::f16>>(task);
-    case DType::bf16:
-      if (gemm_halves_as_f32<DType::bf16>(task)) return;
-      if (gemm_bf16_amx<Mma<DType::bf16>>(task)) return;
-      return gemm_float<Mma<DType::bf16>>(task);
-    default:
-      return gemm_dequant(task);
-  }
+  if (is_integer(task.w.dtype)) return gemm_quantized(task);
+  with_dtype(task.w.dtype, [&task]<DType W>() {
+    if constexpr (!is_integer(W)) gemm_by<W>(task);
+  });
 }
 
 inline int64_t gemm_scratch_bytes(int64_t k) {

@@ -14,7 +14,8 @@
 namespace forearm {
 namespace {
 
-// An Mma with Tiles has add_tile<sums, a, w>: sums += the product of the tiles in registers a and w.
+// An Mma with Tiles has add_tile<sums, a, w>: sums += the product of the tiles in registers a and w; and kWithoutTiles,
+// the tier with the same layouts that multiplies what tiles do not.
 template <typename Mma>
 constexpr bool kHasTiles = requires { typename Mma::Tiles; };
 

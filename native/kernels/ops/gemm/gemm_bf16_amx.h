@@ -23,16 +23,12 @@ struct Bf16Amx {
   }
 };
 
-// Returns whether AMX multiplied it: where the tier has tiles and k is of whole steps, however few rows there are,
-// because the order in which sums are added follows from the weight's shape alone.
+// Tiles multiply wherever k is of whole steps, however few rows there are, because the order in which sums are added
+// follows from the weight's shape alone.
 template <typename Mma>
-inline bool gemm_bf16_amx(const GemmTask& task) {
-  if constexpr (kHasTiles<Mma>) {
-    if (task.w.k % kTileHalves != 0) return false;
-    gemm_amx(Bf16Amx<Mma>{task});
-    return true;
-  }
-  return false;
+inline void gemm_bf16_amx(const GemmTask& task) {
+  if (task.w.k % kTileHalves != 0) return Mma::kWithoutTiles.gemm(task);
+  gemm_amx(Bf16Amx<Mma>{task});
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 #include "kernels/ops/gemm/gemm_amx.h"
 #include "kernels/ops/gemm/scales.h"
 #include "kernels/ops/gemm/tile.h"
-#include "kernels/ops/with_dtype.h"
 #include "kernels/simd/unroll.h"
 
 namespace forearm {
@@ -160,22 +159,17 @@ inline void accumulate_strip_amx(const GemmTask& task, const DequantBlock& block
 // The same by AMX tiles, k being of whole steps. The last rows go by tiles of their own height: one that began earlier
 // would add a strip twice.
 template <DType D>
-inline bool accumulate_strips_amx(const GemmTask& task, const DequantBlock& block) {
+inline void add_block_products_amx(const GemmTask& task, const DequantBlock& block) {
   using Wide = Mma<kDequantized<D>>;
-  if constexpr (kHasTiles<Wide>) {
-    if (task.w.k % kTileHalves != 0) return false;
-    constexpr int64_t kLength = kStripBytes / (2 * kPanel * 2);
-    const int64_t first = block.cut.first_unit, whole = block.cut.units / kTileRows * kTileRows;
-    for (int64_t k = 0; k < task.w.k; k += kLength) {
-      const int64_t end = k + kLength < task.w.k ? k + kLength : task.w.k;
-      dequantize_strip<D>(task, block, k, end, (end - k) * kPanel * 2);
-      accumulate_strip_amx<Wide>(task, block, {first, whole}, k, end);
-      accumulate_strip_amx<Wide>(task, block, {first + whole, block.cut.units - whole}, k, end);
-    }
-    finish(task, {block.sums, first, first + block.cut.units, block.panel, block.panels});
-    return true;
+  constexpr int64_t kLength = kStripBytes / (2 * kPanel * 2);
+  const int64_t first = block.cut.first_unit, whole = block.cut.units / kTileRows * kTileRows;
+  for (int64_t k = 0; k < task.w.k; k += kLength) {
+    const int64_t end = k + kLength < task.w.k ? k + kLength : task.w.k;
+    dequantize_strip<D>(task, block, k, end, (end - k) * kPanel * 2);
+    accumulate_strip_amx<Wide>(task, block, {first, whole}, k, end);
+    accumulate_strip_amx<Wide>(task, block, {first + whole, block.cut.units - whole}, k, end);
   }
-  return false;
+  finish(task, {block.sums, first, first + block.cut.units, block.panel, block.panels});
 }
 
 template <DType D>
@@ -185,7 +179,7 @@ inline void gemm_dequant_from(const GemmTask& task) {
   const int64_t end = (task.n_end + kPanel - 1) / kPanel;
   const int64_t fits = cut_rows<Wide>(task.row_begin, task.row_end, task.epilogue).panels;
   int64_t most = task.row_end - task.row_begin <= kFewRows && fits > kFewPanels ? kFewPanels : fits;
-  if (kHasTiles<Wide> && task.w.k % kTileHalves == 0) most = 2;
+  if (kHasTiles<Wide>) most = 2;
   for (int64_t panel = task.n_begin / kPanel; panel < end; panel += most) {
     const int64_t panels = end - panel < most ? end - panel : most;
     for (int64_t row = task.row_begin; row < task.row_end;) {
@@ -193,7 +187,11 @@ inline void gemm_dequant_from(const GemmTask& task) {
       const int64_t row_end = block_end < task.row_end ? block_end : task.row_end;
       const TileRows cut = cut_rows<Wide>(row, row_end, task.epilogue);
       const DequantBlock block = {cut, panel, panels, scratch, reinterpret_cast<float*>(scratch + kStripBytes)};
-      if (!accumulate_strips_amx<D>(task, block)) add_block_products<D>(task, block);
+      if constexpr (kHasTiles<Wide>) {
+        add_block_products_amx<D>(task, block);
+      } else {
+        add_block_products<D>(task, block);
+      }
       row = row_end;
     }
   }
@@ -214,10 +212,13 @@ inline bool gemm_halves_as_f32(const GemmTask& task) {
   return false;
 }
 
+template <DType D>
 inline void gemm_dequant(const GemmTask& task) {
-  with_dtype(task.w.dtype, [&task]<DType D>() {
-    if constexpr (is_fp8(D)) gemm_dequant_from<D>(task);
-  });
+  using Wide = Mma<kDequantized<D>>;
+  if constexpr (kHasTiles<Wide>) {
+    if (task.w.k % kTileHalves != 0) return Wide::kWithoutTiles.gemm(task);
+  }
+  gemm_dequant_from<D>(task);
 }
 
 }  // namespace

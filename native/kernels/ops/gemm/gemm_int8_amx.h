@@ -5,7 +5,6 @@
 #include "kernels/ops/gemm/gemm_amx.h"
 #include "kernels/ops/gemm/gemm_int8.h"
 #include "kernels/ops/gemm/scales.h"
-#include "kernels/ops/with_dtype.h"
 #include "kernels/simd/unroll.h"
 
 namespace forearm {
@@ -117,25 +116,26 @@ struct Int8Amx {
   }
 };
 
-// Returns whether AMX multiplied it: where the tier has tiles, rows are enough, and groups are of whole steps.
+// Tiles multiply where rows are enough and groups are of whole steps.
 template <CodePacking kFormat>
-inline bool gemm_int8_amx(const GemmTask& task) {
-  if constexpr (kHasTiles<IntMma<kFormat>>) {
-    const bool whole = task.w.k % kTileStep == 0 && (task.w.group >= task.w.k || task.w.group % kTileStep == 0);
-    const int64_t rows = (task.row_end - task.row_begin) * digits_of(task.a.form);
-    if (!whole || rows < IntMma<kFormat>::kFewestRows) return false;
-    gemm_amx(Int8Amx<kFormat>{task});
-    return true;
-  }
-  return false;
+inline void gemm_int8_amx(const GemmTask& task) {
+  using Mma = IntMma<kFormat>;
+  const bool whole = task.w.k % kTileStep == 0 && (task.w.group >= task.w.k || task.w.group % kTileStep == 0);
+  const int64_t rows = (task.row_end - task.row_begin) * digits_of(task.a.form);
+  if (has_six_bits(task.w.dtype) || !whole || rows < Mma::kFewestRows) return Mma::kWithoutTiles.gemm(task);
+  gemm_amx(Int8Amx<kFormat>{task});
 }
 
+template <typename Bytes = IntMma<CodePacking::bytes>>
 inline void gemm_quantized(const GemmTask& task) {
-  bool done = false;
-  with_dtype(task.w.dtype, [&]<DType D>() {
-    if constexpr (is_integer(D) && !has_six_bits(D)) done = gemm_int8_amx<packing_of(D)>(task);
-  });
-  if (!done) gemm_int8(task);
+  if constexpr (kHasTiles<Bytes>) {
+    const CodePacking packing = packing_of(task.w.dtype);
+    if (packing == CodePacking::e2m1) return gemm_int8_amx<CodePacking::e2m1>(task);
+    if (packing == CodePacking::nibbles) return gemm_int8_amx<CodePacking::nibbles>(task);
+    gemm_int8_amx<CodePacking::bytes>(task);
+  } else {
+    gemm_int8(task);
+  }
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "kernels/simd/x86/tiles_amx.h"
 
 namespace forearm {
+extern const Kernels avx512_bf16_tier;
 namespace {
 
 constexpr int kFetchedRows = 1;  // as avx512 has it
@@ -12,6 +13,7 @@ constexpr int kNearLevel = 1;
 // A k that is no multiple of 32 is multiplied by VDPBF16PS from the first k on.
 struct TileMma : DotMma<DType::bf16> {
   using Tiles = TileRegisters;
+  static constexpr const Kernels& kWithoutTiles = avx512_bf16_tier;
 
   template <int kSums, int kA, int kW>
   static void add_tile() {

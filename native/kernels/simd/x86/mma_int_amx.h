@@ -6,11 +6,13 @@
 #include "kernels/simd/x86/tiles_amx.h"
 
 namespace forearm {
+extern const Kernels avx512_vnni_tier;
 namespace {
 
 template <CodePacking kFormat>
 struct IntMma : DotIntMma<kFormat> {
   using Tiles = TileRegisters;
+  static constexpr const Kernels& kWithoutTiles = avx512_vnni_tier;
   // With fewer rows, one tile of VPDPBUSD reads W as fast or faster: 12 rows of int8 at 35 GB/s instead of 33, 8 of
   // int4 at 29 by both, 10 at 24 instead of 29 (k 8960, two cores, bench/kernels/kernels.cpp).
   static constexpr int64_t kFewestRows = kFormat == CodePacking::bytes ? 13 : 9;
