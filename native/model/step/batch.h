@@ -1,9 +1,11 @@
 // The batch of one step: engine/batch.py's Batch in C++.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 
 #include "model/cache/kv_cache.h"
 #include "model/config.h"
+#include "model/partition.h"
 
 namespace forearm {
 
@@ -21,6 +23,21 @@ struct Batch {
 
   // The blocks of all sequences, block_start's, for the layers of a group (KvGroups).
   const int32_t* table(int64_t group) const { return block + group * blocks; }
+
+  // Calls compute(rows, first_output, out_row) for a sequence's rows, in their order: results are needed of those from
+  // first_output on, counted from the first, and are the rows from out_row on of what the mixer gives. Of all rows at
+  // once or, if only rows that need logits have a result, of rows up to one of them, to the next one, and so on.
+  template <class Compute>
+  void for_rows_of(int64_t sequence, bool logits_alone, const Compute& compute) const {
+    Range rows{start[sequence], start[sequence + 1]};
+    if (!logits_alone) return compute(rows, 0, rows.begin);
+    const int32_t* last = logit_row + logits;
+    for (const int32_t* at = std::lower_bound(logit_row, last, rows.begin); at < last && *at < rows.end; ++at) {
+      compute(Range{rows.begin, *at + 1}, *at - rows.begin, at - logit_row);
+      rows.begin = *at + 1;
+    }
+    if (rows.size() > 0) compute(rows, rows.size(), 0);
+  }
 };
 
 // Checks that forward() can compute a batch. Throws std::invalid_argument naming the array and the index of: sizes

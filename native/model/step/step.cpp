@@ -71,6 +71,16 @@ void Step::keep_logit_rows(StepWalk& w) {
   }
 }
 
+void Step::gate(const StepWalk& w, GatedNormTask task, bool logits_alone) const {
+  const Range rows = mine(w, w.rows);
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    task.row_begin = logits_alone ? batch().logit_row[row] : row;
+    task.row_end = task.row_begin + 1;
+    task.out_row = row;
+    kernel.gated_norm(task);
+  }
+}
+
 void Step::multiply(StepWalk& w, const Linear& linear, const GemmTask& task) {
   multiply(w, linear, task, [](Range, int64_t, Range) {});
 }

@@ -101,6 +101,9 @@ class Step {
   void take_own_columns(const StepWalk& w, const Matrix& matrix, int64_t piece, const Work& work);
   // Columns that a member takes at once when it multiplies few rows.
   static int64_t piece_columns(int64_t rows);
+  // Gates and normalizes the member's rows of a recurrence's results; `task` has all but rows. logits_alone: after
+  // keep_logit_rows.
+  void gate(const StepWalk& w, GatedNormTask task, bool logits_alone) const;
   // From now on the step has only the rows that need logits: moves their residual, and what is added to it later, to
   // its first rows, in the member's columns. In the last layer, between its mixer, whose result has these rows alone,
   // and a barrier.

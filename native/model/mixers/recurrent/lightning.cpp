@@ -90,10 +90,8 @@ void Lightning::move_states(const StepWalk& w, size_t layer) {
   }
 }
 
-// Normalizes and gates the member's rows; in the last layer only rows that need logits are left.
 void Lightning::gate(const StepWalk& w, size_t layer) {
   const LightningKind& k = kind(layer);
-  const bool last = layer + 1 == layers_.size();
   GatedNormTask task{};
   task.y = step_.scratch.mixer_at(0, 0);
   task.z = step_.scratch.mixer_at(0, LightningColumns(k).gate);
@@ -105,13 +103,7 @@ void Lightning::gate(const StepWalk& w, size_t layer) {
   task.z_scale = 1.0f;
   task.by_sigmoid = true;
   task.out = step_.scratch.mixed.target(layers_[layer].out->matrix);
-  const Range rows = step_.mine(w, w.rows);
-  for (int64_t row = rows.begin; row < rows.end; ++row) {
-    task.row_begin = last ? step_.batch().logit_row[row] : row;
-    task.row_end = task.row_begin + 1;
-    task.out_row = row;
-    step_.kernel.gated_norm(task);
-  }
+  step_.gate(w, task, layer + 1 == layers_.size());
 }
 
 }  // namespace forearm

@@ -123,10 +123,8 @@ void Mamba2::move_states(const StepWalk& w, size_t layer) {
   }
 }
 
-// Gates and normalizes the member's rows; in the last layer only rows that need logits are left.
 void Mamba2::gate(const StepWalk& w, size_t layer) {
   const Mamba2Kind& k = kind(layer);
-  const bool last = layer + 1 == layers_.size();
   const Operand &y = step_.scratch.convolved, &z = projected(layer);
   GatedNormTask task{static_cast<float*>(y.data),
                      y.stride,
@@ -142,13 +140,7 @@ void Mamba2::gate(const StepWalk& w, size_t layer) {
                      k.z_scale,
                      step_.scratch.mixed.target(layers_[layer].out->matrix),
                      0};
-  const Range rows = step_.mine(w, w.rows);
-  for (int64_t row = rows.begin; row < rows.end; ++row) {
-    task.row_begin = last ? step_.batch().logit_row[row] : row;
-    task.row_end = task.row_begin + 1;
-    task.out_row = row;
-    step_.kernel.gated_norm(task);
-  }
+  step_.gate(w, task, layer + 1 == layers_.size());
 }
 
 }  // namespace forearm

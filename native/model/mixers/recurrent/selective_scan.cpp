@@ -118,20 +118,9 @@ void SelectiveScan::scan(const StepWalk& w, size_t layer) {
     task.out_row = out_row;
     step_.kernel.selective_scan(task);
   };
-  int64_t output = 0;  // the next row that needs logits
   for (int64_t s = 0; s < batch.sequences; ++s) {
-    Range rows{batch.start[s], batch.start[s + 1]};
     task.state = states_.at(layer, batch.state[s]).heads;
-    if (layer + 1 < layers_.size()) {
-      scan_rows(rows, 0, rows.begin);
-      continue;
-    }
-    for (; output < batch.logits && batch.logit_row[output] < rows.end; ++output) {
-      const int64_t end = batch.logit_row[output] + 1;
-      scan_rows({rows.begin, end}, end - 1 - rows.begin, output);
-      rows.begin = end;
-    }
-    scan_rows(rows, rows.size(), 0);
+    batch.for_rows_of(s, layer + 1 == layers_.size(), scan_rows);
   }
 }
 

@@ -38,7 +38,6 @@ void ShortConv::convolve(const StepWalk& w, size_t layer) {
   const Operand& in = step_.scratch.mixer_in;
   const Range channels = share(step_.config.hidden, kPanel, w.member, step_.pool.threads());
   const Convolution& weights = weights_.convolution(layer);
-  const bool last = layer + 1 == layers_.size();
   ShortConvTask task{};
   task.stride = in.stride;
   task.width = step_.config.layers[layer].mixer_as<ShortConvKind>()->width;
@@ -57,21 +56,10 @@ void ShortConv::convolve(const StepWalk& w, size_t layer) {
     task.out_row = out_row;
     step_.kernel.short_conv(task);
   };
-  int64_t output = 0;  // the next row that needs logits
   for (int64_t s = 0; s < batch.sequences; ++s) {
-    Range rows{batch.start[s], batch.start[s + 1]};
     task.state = states_.at(layer, batch.state[s]).tail;
-    if (batch.position[rows.begin] == 0) states_.clear(layer, batch.state[s], channels, {0, 0});
-    if (!last) {
-      convolve_rows(rows, 0, rows.begin);
-      continue;
-    }
-    for (; output < batch.logits && batch.logit_row[output] < rows.end; ++output) {
-      const int64_t end = batch.logit_row[output] + 1;
-      convolve_rows({rows.begin, end}, end - 1 - rows.begin, output);
-      rows.begin = end;
-    }
-    convolve_rows(rows, rows.size(), 0);
+    if (batch.position[batch.start[s]] == 0) states_.clear(layer, batch.state[s], channels, {0, 0});
+    batch.for_rows_of(s, layer + 1 == layers_.size(), convolve_rows);
   }
 }
 
