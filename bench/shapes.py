@@ -110,6 +110,7 @@ ARCHITECTURES = {
     "qwen3_moe": "Qwen3MoeForCausalLM",
     "qwen3_5_text": "Qwen3_5ForCausalLM",
     "lfm2": "Lfm2ForCausalLM",
+    "mamba": "MambaForCausalLM",
 }
 # Three layers of four have the gated delta rule.
 _QWEN3_5 = {
@@ -135,6 +136,7 @@ _QWEN3_MOE = {
     "moe_intermediate_size": 768,
     "norm_topk_prob": True,
 }
+_MAMBA = {"state_size": 16, "time_step_rank": 128, "conv_kernel": 4, "use_conv_bias": True, "use_bias": False}
 
 SHAPES = {
     "smollm2-135m": Shape("llama", 49152, 576, 1536, 30, 9, 3, 1e5, tied=True),
@@ -145,6 +147,7 @@ SHAPES = {
     "qwen3-30b-a3b": Shape("qwen3_moe", 151936, 2048, 6144, 48, 32, 4, 1e6, others=_QWEN3_MOE),
     "qwen3.5-9b": Shape("qwen3_5_text", 248320, 4096, 12288, 32, 16, 4, 1e7, others=_QWEN3_5),
     "lfm2-1.2b": Shape("lfm2", 65536, 2048, 8192, 16, 32, 8, 1e6, tied=True, others=_LFM2),
+    "mamba-1.4b": Shape("mamba", 50280, 2048, 4096, 48, 1, 1, 1e4, tied=True, others=_MAMBA),
 }
 
 

@@ -5,10 +5,11 @@
 //
 // Heads are divided among the threads. GFLOP/s count what the definition needs, two operations a multiply-add: for each
 // token and value of a state three multiply-adds of the gated delta rule (read with the key, write, read with the
-// query; the products with decays of channels do not count) and two of Mamba2 (write, read). Their limit is the peak of
-// the threads' float32 multiply-adds. The projections are an int8 matrix product with as many multiply-adds as the
-// layer's. Passes of recurrence, projections and peak alternate; every figure is the best of its passes, in time that
-// the threads had a core.
+// query; the products with decays of channels do not count) and two of Mamba2 and of Mamba's selective scan (write,
+// read; the power that a scan takes of each value does not count). Their limit is the peak of the threads' float32
+// multiply-adds. The projections are an int8 matrix product with as many multiply-adds as the layer's. Passes of
+// recurrence, projections and peak alternate; every figure is the best of its passes, in time that the threads had a
+// core.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,25 +29,25 @@ constexpr int64_t kWeightBytes = int64_t{128} << 20, kRowBytes = int64_t{64} << 
 struct Shape {
   const char* name;
   int64_t hidden;
-  int64_t key_heads, heads;  // no key heads: Mamba2, with one group
-  int64_t key_dim, value_dim;
-  bool by_channel = false;  // the gated delta rule has a decay for each channel of its keys
+  int64_t key_heads, heads;    // no key heads: Mamba2, with one group
+  int64_t key_dim, value_dim;  // one value: Mamba's selective scan, whose heads are channels
+  bool by_channel = false;     // the gated delta rule has a decay for each channel of its keys
 
   int64_t inner() const { return heads * value_dim; }
+  int64_t dt_rank() const { return hidden / 16; }
   int64_t projected() const {
     if (by_channel)  // gates and decays are made of latents of key_dim numbers
       return 2 * key_heads * key_dim + inner() + 2 * key_dim + heads + 2 * inner() * key_dim / hidden;
+    if (value_dim == 1) return 2 * inner() + (2 * key_dim + 2 * dt_rank()) * inner() / hidden;
     return key_heads ? 2 * key_heads * key_dim + 2 * inner() + 2 * heads : 2 * inner() + 2 * key_dim + heads;
   }
   double multiply_adds() const {  // of the recurrence, for a token
     return (key_heads ? 3.0 : 2.0) * static_cast<double>(inner() * key_dim);
   }
 };
-constexpr Shape kShapes[] = {{"qwen3.5-9b", 4096, 16, 32, 128, 128},
-                             {"qwen3-next", 2048, 16, 32, 128, 128},
-                             {"kimi-linear", 2304, 32, 32, 128, 128, true},
-                             {"granite-4-tiny", 1536, 0, 48, 128, 64},
-                             {"falcon-h1-1.5b", 2048, 0, 48, 256, 64}};
+constexpr Shape kShapes[] = {{"qwen3.5-9b", 4096, 16, 32, 128, 128},        {"qwen3-next", 2048, 16, 32, 128, 128},
+                             {"kimi-linear", 2304, 32, 32, 128, 128, true}, {"granite-4-tiny", 1536, 0, 48, 128, 64},
+                             {"falcon-h1-1.5b", 2048, 0, 48, 256, 64},      {"mamba-1.4b", 2048, 0, 4096, 16, 1}};
 
 struct Machine {
   const Kernels& tier;
@@ -89,6 +90,8 @@ struct Machine {
       const int64_t begin = shape.heads * t / threads, end = shape.heads * (t + 1) / threads;
       if (shape.key_heads) {
         for (int64_t head = begin; head < end; ++head) rule(shape, own);
+      } else if (shape.value_dim == 1) {
+        scan_channels(shape, begin / kPanel * kPanel, end / kPanel * kPanel);
       } else {
         scan(shape, own, begin, end);
       }
@@ -142,6 +145,29 @@ struct Machine {
     task.dt_most = 0.1f;  // as most models' steps
     task.state = own;
     tier.mamba2(task);
+  }
+
+  void scan_channels(const Shape& shape, int64_t begin, int64_t end) const {
+    const int64_t inner = shape.inner();
+    float *state = reinterpret_cast<float*>(scratch), *a = state + inner * shape.key_dim;
+    std::fill(a + begin * shape.key_dim, a + end * shape.key_dim, -1.0f);
+    SelectiveScanTask task{};
+    task.x = numbers;
+    task.x_stride = inner;
+    task.stride = 2 * inner + 2 * shape.key_dim;
+    task.dt = reinterpret_cast<float*>(operand);
+    task.z = task.dt + inner;
+    task.b = task.z + inner;
+    task.c = task.b + shape.key_dim;
+    task.rows = rows;
+    task.state_dim = shape.key_dim;
+    task.channel_begin = begin;
+    task.channel_end = end;
+    task.a = a;
+    task.d = numbers;
+    task.state = state;
+    task.out = {operand + rows * task.stride * 4, inner, Form::f32_rows};
+    tier.selective_scan(task);
   }
 };
 
