@@ -11,10 +11,15 @@ namespace {
 
 // The tier that multiplies by weights of a dtype for this one, and by keys and values of it; null: itself. A tier says
 // so before it includes table.h.
+// Its own type tells the null pointer apart: compared with an address it is no constant to gcc 12's sanitizers.
 template <DType>
-constexpr const Kernels* kWeightsLender = nullptr;
+constexpr auto kWeightsLender = nullptr;
 template <DType>
-constexpr const Kernels* kCacheLender = nullptr;
+constexpr auto kCacheLender = nullptr;
+template <DType W>
+constexpr bool kBorrowsWeights = requires { kWeightsLender<W>->gemm; };
+template <DType C>
+constexpr bool kBorrowsCache = requires { kCacheLender<C>->attend; };
 
 template <const Kernels& kTier, auto kOperation>
 struct Borrowed;

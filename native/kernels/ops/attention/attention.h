@@ -243,7 +243,7 @@ inline void attend_all(const AttendTask& task) {
 inline void attend(const AttendTask& task) {
   with_dtype(task.cache.dtype, [&task]<DType C>() {
     if constexpr (number_format(C).in_cache) {
-      if constexpr (kCacheLender<C> != nullptr) {
+      if constexpr (kBorrowsCache<C>) {
         kCacheLender<C>->attend(task);
       } else {
         attend_all<C>(task);

@@ -126,7 +126,7 @@ inline void index_scores(const IndexTask& task) {
   with_dtype(task.cache.dtype, [&task]<DType C>() {
     if constexpr (number_format(C).in_cache) {
       using Multiply = BlockMma<key_dtype(C), false>;
-      if constexpr (kCacheLender<C> != nullptr) {
+      if constexpr (kBorrowsCache<C>) {
         kCacheLender<C>->index_scores(task);
       } else if constexpr (kHasTiles<Multiply>) {
         if (task.cache.head_dim % kTileHalves != 0) return Multiply::kWithoutTiles.index_scores(task);

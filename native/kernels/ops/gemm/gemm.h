@@ -42,7 +42,7 @@ inline void gemm_float(const GemmTask& task) {
 
 template <DType W>
 inline void gemm_by(const GemmTask& task) {
-  if constexpr (kWeightsLender<W> != nullptr) {
+  if constexpr (kBorrowsWeights<W>) {
     kWeightsLender<W>->gemm(task);
   } else if constexpr (W == DType::f16_scaled) {
     gemm_f16_scaled(task);
