@@ -92,7 +92,8 @@ def fit(
     asked = config.max_model_len
     checkpoint = _opened(config, folder, asked if isinstance(asked, int) else None)
     groups = groups_of(config, checkpoint)
-    block_bytes = block_size(checkpoint, groups) + (kv_bytes(draft) if draft else 0)
+    block_bytes = _native.kv_block_bytes(checkpoint.config, checkpoint.kv_dtype, groups.count > 1)
+    block_bytes += kv_bytes(draft) if draft else 0
     drafted = 0
     if draft:
         drafted = draft.packed_bytes + scratch_bytes(draft, limits_of(config, checkpoint), threads, any_tier)
@@ -186,11 +187,6 @@ def groups_of(config: EngineConfig, checkpoint: Checkpoint) -> KvGroups:
         return ONE_GROUP
     reaches = _native.kv_reaches(checkpoint.config, checkpoint.kv_dtype)
     return KvGroups.of(reaches, _step_tokens(config, checkpoint), checkpoint.max_model_len)
-
-
-def block_size(checkpoint: Checkpoint, groups: KvGroups) -> int:
-    """Return the bytes of one block: of all layers, or, if there are several groups, of any of these."""
-    return _native.kv_block_bytes(checkpoint.config, checkpoint.kv_dtype, groups.count > 1)
 
 
 def kv_bytes(checkpoint: Checkpoint) -> int:

@@ -76,7 +76,11 @@ def _classifier(gguf: Gguf, pool: Pool, model_type: str) -> PoolingPlan:
         )
     count = gguf.tensors["cls.output.weight"].shape[0]
     dense += (Dense(count, "cls.output", bias="cls.output.bias" in gguf.tensors),)
-    labels = _labels(gguf.path, count)
+    keys = read_gguf_file(gguf.path, merges=False).metadata
+    labels = tuple(f"LABEL_{i}" for i in range(count))
+    named = keys.get(f"{keys['general.architecture']}.classifier.output_labels")  # newer files have the names
+    if isinstance(named, list) and len(named) == count and all(isinstance(one, str) for one in named):
+        labels = tuple(named)
     if model_type == "qwen3" and sorted(labels) == ["no", "yes"]:  # Qwen3-Reranker, whose score is the share of yes
         places = labels.index("yes"), labels.index("no")
         return PoolingPlan(
@@ -84,12 +88,3 @@ def _classifier(gguf: Gguf, pool: Pool, model_type: str) -> PoolingPlan:
         )
     finish: Finish = "softmax" if count > 1 else "sigmoid"
     return PoolingPlan("classify", pool, finish, dense, labels=labels, model_type=model_type)
-
-
-def _labels(path: Path, count: int) -> tuple[str, ...]:
-    """Return the names of a classifier's labels, which newer files have."""
-    keys = read_gguf_file(path, merges=False).metadata
-    named = keys.get(f"{keys['general.architecture']}.classifier.output_labels")
-    if isinstance(named, list) and len(named) == count and all(isinstance(one, str) for one in named):
-        return tuple(named)
-    return tuple(f"LABEL_{i}" for i in range(count))
