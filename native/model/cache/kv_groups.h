@@ -1,6 +1,7 @@
 // Groups of layers whose keys and values lie in blocks of their own, so that blocks of 32 tokens that no window reaches
 // back to can be freed for any other use. A block of a sequence is a page for each group, and all pages have one size,
-// in which the layers of a group lie one after the other (vLLM's hybrid KV cache manager divides layers likewise).
+// in which the layers of a group lie one after the other (vLLM's hybrid KV cache manager; Zhang et al. 2025, Jenga,
+// arXiv:2503.18292).
 #pragma once
 #include <vector>
 

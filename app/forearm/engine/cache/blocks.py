@@ -83,10 +83,7 @@ class BlockPool:
         while len(sequence.blocks) > blocks_for(sequence.computed):
             self._pop(sequence)
         if self.groups.windowed:
-            seen = self.groups.first_seen(sequence.computed)
-            for i in range(sequence.passed, seen):
-                self._drop_windowed(sequence, i)
-            sequence.passed = seen
+            self._pass(sequence, len(sequence.blocks))
 
     def release(self, sequence: Sequence) -> None:
         """Free all blocks of a sequence, and its slot. The last blocks become idle first, so that the end of a hash
@@ -143,16 +140,23 @@ class BlockPool:
         """Share known blocks of the prefix cache instead of computing them; returns the tokens this saves.
 
         The shared blocks follow the computed tokens, if these end with a full block. The last token is always computed,
-        because its logits are wanted; so are prompt positions whose log-probabilities are wanted. Where layers keep
-        states, the shared blocks end with one that has a copy of them.
+        because its logits are wanted; so are prompt positions whose log-probabilities are wanted. The last shared block
+        has a copy of states where layers keep some, and its window is known where layers have one.
         """
         before, first = sequence.computed, len(sequence.blocks)
-        while (digest := self.next_digest(sequence)) and (unit := self._units.find(digest)) is not None:
+        known: list[int] = []
+        while (digest := self.next_digest(sequence, len(known))) and (unit := self._units.find(digest)) is not None:
+            known.append(unit)
+        known = known[: self._with_windows(sequence, len(known))]
+        sequence.computed += len(known) * BLOCK_TOKENS
+        seen = self.groups.first_seen(sequence.computed) if self.groups.windowed else len(sequence.tokens)
+        for number, unit in enumerate(known, first):
+            windowed = self._units.find(_windowed(sequence.digests[number])) if number >= seen else None
+            self._append(sequence, unit, windowed)
             self._units.use(unit)
-            self._append(sequence, unit, None)
-            sequence.computed += BLOCK_TOKENS
-        if self.groups.windowed and sequence.computed > before:
-            self._adopt_windowed(sequence, first)
+            if windowed is not None:
+                self._units.use(windowed)
+        self._pass(sequence, first)
         if self.states is None or sequence.computed == before:
             return sequence.computed - before
         sequence.shared = sequence.computed
@@ -190,16 +194,17 @@ class BlockPool:
             for at in (sequence.shared, system_end(sequence))
         )
 
-    def next_digest(self, sequence: Sequence) -> bytes:
-        """Return the digest of the next block, empty if the sequence could not adopt it."""
+    def next_digest(self, sequence: Sequence, ahead: int = 0) -> bytes:
+        """Return the digest of the next block, or of the one so many behind it; empty: it could not be adopted."""
         if not sequence.request.root:
             return b""
         last = len(sequence.tokens) - 1
         if sequence.to_score:
             last = len(sequence.request.prompt_logprobs) - 1
-        if sequence.computed != len(sequence.blocks) * BLOCK_TOKENS or sequence.computed + BLOCK_TOKENS > last:
+        block = len(sequence.blocks) + ahead
+        if sequence.computed != len(sequence.blocks) * BLOCK_TOKENS or (block + 1) * BLOCK_TOKENS > last:
             return b""
-        return self._digest(sequence, len(sequence.blocks))
+        return self._digest(sequence, block)
 
     def coming_digests(self, sequence: Sequence, tokens: int) -> list[bytes]:
         """Return the digests of the blocks that become full when `tokens` more tokens are computed, and of the blocks
@@ -245,30 +250,26 @@ class BlockPool:
             sequence.kept = at
             sequence.passing = last if decodes else None
 
-    def _adopt_windowed(self, sequence: Sequence, first: int) -> None:
-        """Share the windowed units that are seen behind the blocks that were adopted from number `first` on. Of these,
-        as many stay as have all of them.
+    def _with_windows(self, sequence: Sequence, known: int) -> int:
+        """Return how many of the next blocks, of which so many are known in the whole groups, can be adopted: the
+        windowed units that are seen behind the last of them are known, too.
         """
-        end, seen, lacking = len(sequence.blocks), 0, True
+        first = len(sequence.blocks)
+        end, lacking = first + known, self.groups.windowed > 0
         while lacking and end > first:
             seen, lacking = self.groups.first_seen(end * BLOCK_TOKENS), False
             for i in range(end - 1, max(seen, first) - 1, -1):
                 if self._units.find(_windowed(sequence.digests[i])) is None:
                     end, lacking = i, True
                     break
-        while len(sequence.blocks) > end:
-            self._pop(sequence, windowed=False)
-            sequence.computed -= BLOCK_TOKENS
-        if end == first:
-            return
-        for i in range(sequence.passed, min(seen, first)):
+        return end - first
+
+    def _pass(self, sequence: Sequence, own: int) -> None:
+        """Drop the windowed units, among the first `own` of the sequence, that no later token sees."""
+        seen = self.groups.first_seen(sequence.computed) if self.groups.windowed else 0
+        for i in range(sequence.passed, min(seen, own)):
             self._drop_windowed(sequence, i)
         sequence.passed = seen
-        for i in range(max(seen, first), end):
-            unit = self._units.find(_windowed(sequence.digests[i]))
-            assert unit is not None
-            self._units.use(unit)
-            self._put(sequence, i, self.groups.whole, unit)
 
     def _append(self, sequence: Sequence, unit: int, windowed: int | None) -> None:
         """Append a unit of the whole groups, and one of the windowed groups; None: block 0 until one is put there."""
@@ -286,10 +287,10 @@ class BlockPool:
             for number, block in enumerate(self._units.blocks(unit)):
                 sequence.tables[group + number][at] = block
 
-    def _pop(self, sequence: Sequence, windowed: bool = True) -> None:
+    def _pop(self, sequence: Sequence) -> None:
         """Drop the last unit of the whole groups, and of the windowed groups unless the window has passed it."""
         last = len(sequence.blocks) - 1
-        if windowed and self.groups.windowed and last >= sequence.passed:
+        if self.groups.windowed and last >= sequence.passed:
             self._drop_windowed(sequence, last)
         self._units.drop(sequence.blocks[last])
         for table in sequence.tables:
