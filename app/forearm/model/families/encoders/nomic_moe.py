@@ -7,7 +7,6 @@ from dataclasses import replace
 from forearm.model.families.config import ModelConfig
 from forearm.model.families.decoder import FamilyInputs
 from forearm.model.families.encoders.bert_like import JINA, rotary_encoder
-from forearm.model.families.experts import routed
 
 
 def nomic_bert_moe(inputs: FamilyInputs) -> ModelConfig:
@@ -15,6 +14,8 @@ def nomic_bert_moe(inputs: FamilyInputs) -> ModelConfig:
 
     Its published experts share a bias, which llama.cpp's files leave out and this family does not have.
     """
+    from forearm.model.families.experts import routed  # not above: it imports numpy, and every server's API this file
+
     inputs = inputs.with_defaults(num_experts=8, num_experts_per_tok=2, moe_every_n_layers=2, type_vocab_size=1)
     every = inputs.keys.integer("moe_every_n_layers")
     if every < 2:
