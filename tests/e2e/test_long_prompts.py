@@ -38,7 +38,7 @@ def large_steps(served: Served) -> float:
 def test_a_prompt_beside_a_stream_is_cut_for_the_target(tmp_path: Path, target_s: str, large: int) -> None:
     """A budget of 2,048 tokens takes all 1,800 of the prompt; with a target, a stream's tokens come in between.
 
-    A busy machine's steps without prompts take longer, and those with prompts up to twice that (172 tokens were seen), so
+    A busy machine's steps without prompts take longer, and those with prompts up to twice that (172 tokens were seen):
     one of three prompts is enough.
     """
     flags = ("--target-inter-token-latency", target_s, "--max-num-batched-tokens", "2048", "--no-enable-prefix-caching")
