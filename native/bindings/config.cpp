@@ -273,7 +273,8 @@ Score score_of(const std::string& name) {
                         {"sigmoid", Score::sigmoid},
                         {"softmax_chosen", Score::softmax_chosen},
                         {"sparse_mixer", Score::sparse_mixer},
-                        {"sqrt_softplus", Score::sqrt_softplus}});
+                        {"sqrt_softplus", Score::sqrt_softplus},
+                        {"sigmoid_chosen", Score::sigmoid_chosen}});
 }
 
 DType dtype_of(const std::string& name) {

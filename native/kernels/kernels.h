@@ -539,7 +539,8 @@ struct RowMax {
 
 // Chooses the experts of rows [row_begin, row_end) of a router's logits, float [rows][stride], `experts` of each.
 //   score       softmax: exp(logit - max) / sum, summed in 16 lanes as row_exp_sum does; sigmoid: of each logit.
-//               sqrt_softplus: the root of its softplus. softmax_chosen: as softmax, of the chosen alone. sparse_mixer
+//               sqrt_softplus: the root of its softplus. softmax_chosen: as softmax, of the chosen alone;
+//               sigmoid_chosen: as sigmoid, so the correction is added to logits. sparse_mixer
 //               (Phi-3.5-MoE): 1 / sum of exp(logit - its own) over the experts not chosen before it that are nearer to
 //               it than 2 * jitter * max(|logit|, its own)
 //   correction  [experts], added to the scores to choose by, not to the weights; or null
@@ -548,7 +549,7 @@ struct RowMax {
 // The `active` best are chosen, best first, of equal ones the lowest: by the logits themselves where there is neither
 // correction nor group. A weight is the score; renormalized: divided by (the sum of the chosen, best first, +
 // sum_epsilon), as softmax_chosen always is; times `scale`. A row with a NaN chooses expert 0 again and again.
-enum class Score : int32_t { softmax, sigmoid, softmax_chosen, sparse_mixer, sqrt_softplus };
+enum class Score : int32_t { softmax, sigmoid, softmax_chosen, sparse_mixer, sqrt_softplus, sigmoid_chosen };
 struct RouteTask {
   const float* logits;
   int64_t stride;

@@ -85,6 +85,20 @@ def test_softmax_of_the_chosen_alone_sums_to_one() -> None:
     assert_within(weights, wanted, wanted * UNIT * 40)
 
 
+@pytest.mark.parametrize("renormalized", [False, True])
+def test_experts_are_chosen_by_corrected_logits_and_weighted_by_their_sigmoid(renormalized: bool) -> None:
+    logits, correction = random(8, 9, 40, scale=3), random(9, 40)
+
+    chosen, weights = Kernels("scalar").route(logits, 20, "sigmoid_chosen", correction, renormalized=renormalized)
+
+    assert chosen.tolist() == best(logits + correction, 20).tolist()
+    assert chosen.tolist() != best(SCORES["sigmoid"](logits.astype(np.float64)) + correction, 20).tolist()
+    wanted = SCORES["sigmoid"](np.take_along_axis(logits, chosen, axis=-1).astype(np.float64))
+    if renormalized:
+        wanted /= wanted.sum(axis=-1, keepdims=True)
+    assert_within(weights, wanted, wanted * UNIT * 60)
+
+
 def sparse_mixer(logits: Doubles, jitter: float) -> tuple[list[int], list[float]]:
     """Two experts of one row as transformers' modeling_phimoe.py chooses them."""
     chosen: list[int] = []

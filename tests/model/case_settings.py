@@ -205,6 +205,14 @@ ROWS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any], int
         "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "num_shared_experts": 2, "n_group": 2,
         "topk_group": 1, "num_hidden_layers": 5, "sliding_window": 16,
     }),
+    ("kolibri1", "Kolibri1Config", {
+        "head_dim": 16, "num_experts": 9, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
+        "shared_expert_intermediate_size": 36, "num_hidden_layers": 5, "sliding_window": 16, "norm_topk_prob": True,
+    }),
+    ("kolibri1-one-expert", "Kolibri1Config", {
+        "head_dim": 16, "num_experts": 9, "num_experts_per_tok": 1, "moe_intermediate_size": 24,
+        "shared_expert_intermediate_size": 36, "sliding_window": 20, "layer_types": _SLIDES_THEN_FULL,
+    }),
     ("afmoe", "AfmoeConfig", {
         "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "num_hidden_layers": 5,
         "sliding_window": 16, "mup_enabled": True, "route_scale": 1.7,

@@ -26,6 +26,7 @@ def routes(
         "sigmoid": 1 / (1 + np.exp(-logits)),
         "softmax_chosen": softmax,
         "sqrt_softplus": np.sqrt(np.logaddexp(0, logits)),
+        "sigmoid_chosen": logits,
     }[own.score]
     choice = scores if correction is None else scores + correction
     if own.groups > 1:
@@ -35,6 +36,8 @@ def routes(
         choice = np.where((sums >= worst_kept)[:, :, None], groups, -np.inf).reshape(choice.shape)
     chosen = np.argsort(-choice, axis=-1, kind="stable")[:, : own.active] if table is None else table
     weights = np.take_along_axis(scores, chosen, axis=-1)
+    if own.score == "sigmoid_chosen":
+        weights = 1 / (1 + np.exp(-weights))
     if own.renormalized or own.score == "softmax_chosen":
         weights = weights / (weights.sum(axis=-1, keepdims=True) + own.sum_epsilon)
     return chosen, weights * own.scale

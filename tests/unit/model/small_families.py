@@ -142,6 +142,10 @@ SMALL: dict[str, dict[str, Any]] = {
         "layers_block_type": ["mamba", "hybrid", "hybrid"], "num_mem_blocks": 1, "mamba_d_state": 12, "adapter_rank": 8,
         "use_shared_attention_adapter": True, "hidden_act": "gelu", "num_key_value_heads": 4, "rms_norm_eps": 1e-5,
     },
+    "kolibri1": {
+        "model_type": "kolibri1", "architectures": ["Kolibri1ForCausalLM"], **_EXPERTS, "sliding_window": 8,
+        "shared_expert_intermediate_size": 16, "num_key_value_heads": 2,
+    },
     "longcat_flash": {
         "model_type": "longcat_flash", "architectures": ["LongcatFlashForCausalLM"], "num_layers": 1,
         "ffn_hidden_size": 64, "expert_ffn_hidden_size": 24, "n_routed_experts": 4, "zero_expert_num": 3, "moe_topk": 2,

@@ -147,9 +147,9 @@ def test_every_family_has_a_published_config() -> None:
     # layers of families that have one; test_mixtures.py reads some
     assert others == {
         "glm4v", "glm_ocr", "cwm", "jais2", "hyperclovax", "youtu", "vaultgemma", "gemma4_unified", "minimax_m2",
-        "hunyuan_moe", "hy_v3", "dots1", "solar_open", "exaone_moe", "flex_olmo", "afmoe", "granite_swa",
-        "granite_moe_swa", "mellum", "aria", "mistral4", "flint", "cohere2_moe", "emu3", "mllama", "paddleocr_vl",
-        "hunyuan_vl", "deepseek_ocr2", "cohere_compass", "cosmos3_edge", "laguna", "mimo_v2_flash",
+        "hunyuan_moe", "hy_v3", "dots1", "solar_open", "exaone_moe", "kolibri1", "flex_olmo", "afmoe",
+        "granite_swa", "granite_moe_swa", "mellum", "aria", "mistral4", "flint", "cohere2_moe", "emu3", "mllama",
+        "paddleocr_vl", "hunyuan_vl", "deepseek_ocr2", "cohere_compass", "cosmos3_edge", "laguna", "mimo_v2_flash",
         "bailing_hybrid", "bloom", "mpt", "axk1", "nanochat", "minimax", "dbrx", "persimmon", "gpt_neox_japanese",
         "modernbert_decoder",
     } | {family.__name__ for family in OWN_CODE.values()}  # fmt: skip

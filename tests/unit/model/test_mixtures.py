@@ -257,6 +257,27 @@ def test_a_layer_of_longcat_is_three_of_ours(tmp_path: Path) -> None:
     assert cast("LatentAttention", unscaled.layers[0].mixer).scales == (1.0, 1.0)
 
 
+def test_kolibri_has_no_positions_in_every_fifth_layer_and_chooses_experts_by_logits(tmp_path: Path) -> None:
+    published = {  # the values of transformers' class, which are those of Kolibri-1
+        "architectures": ["Kolibri1ForCausalLM"], "head_dim": 128, "hidden_act": "silu", "hidden_size": 2560,
+        "max_position_embeddings": 262144, "model_type": "kolibri1", "moe_intermediate_size": 512,
+        "norm_topk_prob": False, "num_attention_heads": 48, "num_experts": 384, "num_experts_per_tok": 6,
+        "num_hidden_layers": 50, "num_key_value_heads": 4, "rms_norm_eps": 1e-06, "rope_theta": 10000.0,
+        "shared_expert_intermediate_size": 512, "sliding_window": 513, "torch_dtype": "bfloat16", "vocab_size": 128000,
+    }  # fmt: skip
+    config = read_config(folder_of(tmp_path, published))
+
+    assert {i for i, layer in enumerate(config.layers) if layer.mixer == Attention(None)} == set(range(4, 50, 5))
+    assert {layer.mixer for layer in config.layers} == {Attention(None), Attention(0, window=513)}
+    (experts,) = {layer.feed_forward for layer in config.layers}
+    assert experts == Experts(
+        512, count=384, active=6, score="sigmoid_chosen", correction=True, shared=FeedForward(512)
+    )
+    assert (config.norm_placement, config.qk_norm) == ("sandwich", "head")
+    with pytest.raises(ConfigError, match="layer_types = .*; it should be a list of 50 times"):
+        read_config(folder_of(tmp_path, published | {"layer_types": ["full_attention"] * 49}))
+
+
 def test_nanochat_turns_queries_and_keys_the_other_way(tmp_path: Path) -> None:
     published = {  # the values of transformers' class, with the sizes of nanochat-d32
         "architectures": ["NanoChatForCausalLM"], "attention_bias": False, "bos_token_id": 65527,

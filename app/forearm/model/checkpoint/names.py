@@ -58,6 +58,8 @@ _OTHERWISE = (
     *((f"self_attn.{part}_proj.", f"self_attn.to_{part}.") for part in "qkv"),
     *((f"self_attn.{part}_norm.", f"self_attn.norm_{part}.") for part in "qk"),
     (".kv_norm.", ".norm."), ("hc_head_", "hc_head.hc_"),
+    ("moe.router.expert_bias", "mlp.gate.e_score_correction_bias"), ("post_ffn_norm.", "post_mlp_layernorm."),
+    ("post_attn_norm.", "post_self_attn_layernorm."),
     ("self_attn.o_proj.", "self_attn.to_out."), ("mlp.up_proj.", "mlp.fc1."), ("mlp.down_proj.", "mlp.fc2."),
 )  # fmt: skip
 

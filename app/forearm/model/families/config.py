@@ -134,6 +134,7 @@ class Experts:
     width, activation, gated, bias, limit: those of one expert.
     score: what an expert's weight is made of. softmax: of all logits. sigmoid: of each logit. softmax_chosen: softmax
     of the logits of the chosen experts alone. sparse_mixer: Phi-3.5-MoE's, with `jitter`. sqrt_softplus: of each logit.
+    sigmoid_chosen: sigmoid of each, of experts that are chosen by their logits (Kolibri 1).
     correction: a vector added to the scores to choose by, not to the weights.
     groups: if more than 1, experts are chosen from the `groups_kept` groups of neighbours whose `group_best` best
     scores have the largest sums (DeepSeek V2: 1, V3: 2).
@@ -154,7 +155,7 @@ class Experts:
     activation: Activation = "silu"
     gated: bool = True
     bias: bool = False
-    score: Literal["softmax", "sigmoid", "softmax_chosen", "sparse_mixer", "sqrt_softplus"] = "softmax"
+    score: Literal["softmax", "sigmoid", "softmax_chosen", "sparse_mixer", "sqrt_softplus", "sigmoid_chosen"] = "softmax"
     correction: bool = False
     groups: int = 1
     groups_kept: int = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from forearm.model.families.config import Attention, ModelConfig
+from forearm.model.families.config import Attention, FeedForward, ModelConfig
 from forearm.model.families.decoder import (
     FamilyInputs,
     activation,
@@ -12,7 +12,7 @@ from forearm.model.families.decoder import (
     ropes_by_layer_type,
     windows_of,
 )
-from forearm.model.families.experts import routed
+from forearm.model.families.experts import SHARED_EXPERTS, routed
 from forearm.model.families.hybrid import LINEAR, gated_delta, kinds_of
 from forearm.model.families.llama_like import FUSED_GATE_UP, granite, with_glm_defaults
 from forearm.model.families.switches import FULL
@@ -79,6 +79,34 @@ def exaone4_mixers(inputs: FamilyInputs) -> list[Attention]:
     windows = windows_of(inputs, local)
     hybrid = keys.optional_integer("sliding_window") is not None
     return [Attention(rope=0 if w or not hybrid else None, window=w) for w in windows]
+
+
+def kolibri1(inputs: FamilyInputs) -> ModelConfig:
+    """Kolibri 1: norms around both halves, EXAONE 4's attention; experts chosen by corrected logits, a shared one."""
+    inputs = inputs.with_defaults(
+        head_dim=128, num_key_value_heads=4, sliding_window=513, sliding_window_pattern=5, num_experts=384,
+        num_experts_per_tok=6, moe_intermediate_size=512, shared_expert_intermediate_size=512, intermediate_size=1,
+    )  # fmt: skip
+    keys = inputs.keys
+    keys.get("intermediate_size")  # marks it as read: no layer is dense
+    shared = FeedForward(keys.integer("shared_expert_intermediate_size"), activation(keys, "hidden_act", "silu"))
+    experts = routed(
+        inputs, "num_experts", "moe_intermediate_size", keys.flag("norm_topk_prob"),
+        score="sigmoid_chosen", correction=True, shared=shared,
+    )  # fmt: skip
+    return decoder(
+        inputs,
+        mixers=exaone4_mixers(inputs),
+        feed_forwards=[experts] * inputs.layers,
+        norm_placement="sandwich",
+        qk_norm="head",
+        names=SHARED_EXPERTS | _KOLIBRI_NAMES,
+    )
+
+
+_KOLIBRI_NAMES = {
+    "post_attention_norm": "post_attn_norm", "post_mlp_norm": "post_ffn_norm", "correction": "moe.router.expert_bias",
+}  # fmt: skip
 
 
 def glm4(inputs: FamilyInputs) -> ModelConfig:

@@ -11,13 +11,15 @@
 namespace forearm {
 namespace {
 
-// Writes the score of each expert; those of the chosen alone (softmax_chosen, sparse_mixer) come after the choice.
+inline void write_sigmoids(const float* x, int64_t n, float* out) {
+  for_columns(n, [&](int64_t i, int64_t lanes) { store_lanes(out + i, sigmoid(load_lanes(x + i, lanes)), lanes); });
+}
+
+// Writes the score of each expert; those of the chosen alone (softmax_chosen, sigmoid_chosen, sparse_mixer) come after
+// the choice.
 inline void score_experts(const RouteTask& t, const float* logits, float* scores) {
   const LogitRow row{logits, t.experts};
-  if (t.score == Score::sigmoid)
-    return for_columns(t.experts, [&](int64_t i, int64_t lanes) {
-      store_lanes(scores + i, sigmoid(load_lanes(logits + i, lanes)), lanes);
-    });
+  if (t.score == Score::sigmoid) return write_sigmoids(logits, t.experts, scores);
   if (t.score == Score::sqrt_softplus) {
     for_columns(t.experts, [&](int64_t i, int64_t lanes) {
       store_lanes(scores + i, softplus(load_lanes(logits + i, lanes)), lanes);
@@ -87,6 +89,11 @@ inline void route_row(const RouteTask& t, int64_t row) {
     choice[best.index] = -__builtin_inff();
     chosen[i] = best.index;
     sum += weights[i];
+  }
+  if (t.score == Score::sigmoid_chosen) {
+    write_sigmoids(weights, t.active, weights);
+    sum = 0.0f;
+    for (int64_t i = 0; i < t.active; ++i) sum += weights[i];
   }
   if (t.score == Score::softmax_chosen) sum = row_exp_sum({weights, t.active}, weights[0], 1.0f, weights);
   const bool divided = t.renormalized || t.score == Score::softmax_chosen;
