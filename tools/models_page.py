@@ -47,7 +47,8 @@ two cores); with one of 400 tokens 0.26, and the first chat waits 3 to 4 % longe
 (`deepseek_v2`, `deepseek_v3`, `deepseek_v32`, `glm4_moe_lite`, `glm_moe_dsa`, `minicpm3`, `axk1`, `longcat_flash`,
 `kimi_linear`, `bailing_hybrid`) attends to latents in prompts as in decoding: a token is the same in a chunk and alone.
 In `deepseek_v32` and `glm_moe_dsa` a token attends to the 2,048 keys that the layer's indexer chooses, or an earlier
-layer's in GLM-5.2. In `deepseek_v4` it attends to a window of 128 keys and to entries that stand for 4 or 128 tokens
+layer's in GLM-5.2. In `minimax_m3_vl_text` each kv head attends to 16 blocks of 128 keys that the layer's indexer
+chooses for it. In `deepseek_v4` it attends to a window of 128 keys and to entries that stand for 4 or 128 tokens
 each; what the tokens so far add to the next entry is its state (DeepSeek V4 Flash: 0.42 MiB a sequence, 50 KiB a token
 in the KV cache in bfloat16, most of them of keys that no later token sees). Of models that see or hear the text part is
 served. Where transformers leaves out by what Cohere 2 and Granite scale their logits (`aya_vision`, `cohere2_vision`,

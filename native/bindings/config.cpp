@@ -106,6 +106,12 @@ SelectiveScanKind scan_of(const py::handle& from) {
           from.attr("norm_weights").cast<bool>()};
 }
 
+std::optional<BlockIndexerKind> block_indexer_of(const py::handle& from) {
+  if (from.is_none()) return std::nullopt;
+  const auto size = [&from](const char* field) { return from.attr(field).cast<int64_t>(); };
+  return BlockIndexerKind{size("head_dim"), size("block"), size("chosen"), size("local")};
+}
+
 AttentionKind attention_of(const py::handle& from) {
   return {.rope = from.attr("rope").cast<std::optional<int>>(),
           .window = from.attr("window").cast<int64_t>(),
@@ -121,7 +127,8 @@ AttentionKind attention_of(const py::handle& from) {
           .query_positions = from.attr("query_positions").cast<int64_t>(),
           .query_first = from.attr("query_first").cast<int64_t>(),
           .value_dim = from.attr("value_dim").cast<int64_t>(),
-          .sinks = from.attr("sinks").cast<bool>()};
+          .sinks = from.attr("sinks").cast<bool>(),
+          .blocks = block_indexer_of(from.attr("blocks"))};
 }
 
 NormPlacement placement_of(const std::string& name) {

@@ -421,7 +421,7 @@ struct GatherTask {
 
 // The scores that keys are chosen by for one token (DeepSeek-AI 2025, arXiv:2512.02556, the lightning indexer), of keys
 // [begin, end), begin a multiple of 64:
-//   scores[j] = sum over heads h, ascending, of weights[h] * max(0, q[h] . key[j])
+//   scores[j] = sum over heads h, ascending, of weights[h] * max(least, q[h] . key[j])
 //   cache    keys alone, of one head; blocks: as AttendTask's
 //   q        float [heads][head_dim], rounded as attention's is; weights: float [heads]
 //   scores   readable and writable up to the end of the last pair of blocks
@@ -435,6 +435,7 @@ struct IndexTask {
   int64_t begin, end;
   float* scores;
   void* scratch;
+  float least = 0.0f;
 };
 
 // What attention adds to the score of a head's query at position i and a key at position j, by distance j - i.

@@ -32,8 +32,9 @@ HeadShape Config::head_shape(size_t layer) const {
           : head_gates                 ? 1
                                        : value,
           0,
-          0,
-          value == dim ? 0 : value};
+          own.blocks ? own.blocks->chosen * own.blocks->block : 0,
+          value == dim ? 0 : value,
+          own.blocks ? own.blocks->block : 0};
 }
 
 std::vector<HeadShape> Config::head_shapes() const {
@@ -79,6 +80,12 @@ int64_t Config::bias_rows() const {
 const LatentKind* Config::latent() const {
   for (const LayerKind& layer : layers)
     if (const auto* kind = layer.mixer_as<LatentKind>()) return kind;
+  return nullptr;
+}
+
+const BlockIndexerKind* Config::block_indexer() const {
+  for (const LayerKind& layer : layers)
+    if (const auto* kind = layer.mixer_as<AttentionKind>(); kind && kind->blocks) return &*kind->blocks;
   return nullptr;
 }
 

@@ -27,6 +27,11 @@ struct Rope {
   bool interleaved = false;
 };
 
+// Small heads that choose blocks of keys: BlockIndexer of app/forearm/model/families/recurrences.py.
+struct BlockIndexerKind {
+  int64_t head_dim, block, chosen, local;
+};
+
 struct AttentionKind {
   std::optional<int> rope;  // index into Config::ropes
   int64_t window = 0;       // 0: all keys
@@ -43,6 +48,7 @@ struct AttentionKind {
   int64_t query_positions = 0, query_first = 0;
   int64_t value_dim = 0;  // numbers of a head's values; 0: head_dim
   bool sinks = false;     // each head has one more logit in the denominator of its softmax
+  std::optional<BlockIndexerKind> blocks = std::nullopt;  // chosen for each token and kv head; none: all are seen
 };
 
 // The heads of an attention layer. Layers of equal shapes share the plan of their attention.
@@ -53,6 +59,7 @@ struct HeadShape {
   int64_t latent = 0;  // the first numbers of a key that are its value; 0: values have a cache of their own
   int64_t chosen = 0;  // the most keys that a query sees, chosen for it; 0: all
   int64_t value = 0;   // numbers of a value, if these are not as wide as keys; 0: they are
+  int64_t block = 0;   // neighbouring keys that are chosen together, for each kv head; 0: keys are chosen one by one
 
   int64_t group() const { return heads / kv_heads; }
   int64_t value_dim() const { return latent ? latent : value ? value : head_dim; }
@@ -196,11 +203,8 @@ struct ExpertsKind {
   int64_t zeros = 0;                                     // further experts, whose result is their input
   int64_t behind = 0;  // the result is added to the residual behind so many further layers
 
-  // Experts that the router chooses from.
-  int64_t choices() const { return count + zeros; }
-
-  // Results that a row sums up.
-  int64_t slots() const { return active + (shared && !apart ? 1 : 0); }
+  int64_t choices() const { return count + zeros; }                      // that the router has
+  int64_t slots() const { return active + (shared && !apart ? 1 : 0); }  // results that a row sums up
   // Columns of the router's logits, of which the one of the shared expert's gate is the last.
   int64_t gate_column() const { return (choices() + kPanel - 1) / kPanel * kPanel; }
 };
@@ -285,8 +289,7 @@ struct MatrixSpec {
   bool interleaved = false;
   int64_t experts = 1;  // matrices of this shape, one after the other
 
-  // Number of packed columns, of one expert; a single part is not padded.
-  int64_t columns() const;
+  int64_t columns() const;  // of one expert; a single part is not padded
 };
 
 // A layer after pooling: activation(W x + bias), followed by a LayerNorm if it has one.
@@ -298,7 +301,6 @@ struct DenseKind {
   int64_t head = 0;  // layers of one head follow each other; the first of each reads the pooled row
 };
 
-// distance_bias of app/forearm/model/families/config.py.
 enum class DistanceBiasKind { shared, each_layer, embedded };
 
 struct Config {
@@ -365,6 +367,7 @@ struct Config {
   bool distance_embeddings() const { return distance_bias == DistanceBiasKind::embedded; }
   // The latent attention of the model's layers; null: they have none.
   const LatentKind* latent() const;
+  const BlockIndexerKind* block_indexer() const;  // of all layers that have one; null: none has
   // A half's result is not added to the residual: it is projected, and joined there behind it.
   bool joins_behind() const { return parallel_residual || hyper; }
   // The layers have compressed attention.

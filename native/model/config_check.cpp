@@ -180,6 +180,23 @@ void check_heads(const Config& c, size_t layer) {
     refuse("keys and values are shared from a layer with other heads");
 }
 
+void check_blocks(const Config& c, const AttentionKind& kind) {
+  const BlockIndexerKind &own = *kind.blocks, &first = *c.block_indexer();
+  in_range("numbers of an indexer's head", own.head_dim, kPanel, 4096);
+  in_range("keys of a block that is chosen", own.block, kBlockTokens, kLargest);
+  in_range("blocks that are chosen", own.chosen, 1, INT32_MAX / 2 / own.block);
+  in_range("blocks that are always chosen", own.local, 1, own.chosen);
+  if (own.head_dim % kPanel != 0 || own.block % kBlockTokens != 0)
+    refuse("an indexer's heads have a multiple of 16 numbers, and its blocks a multiple of 32 keys");
+  if (!kind.rope || 2 * static_cast<int64_t>(c.ropes[static_cast<size_t>(*kind.rope)].inv_freq.size()) > own.head_dim)
+    refuse("an indexer needs rotated numbers that fit its heads");
+  if (kind.window || kind.segment || kind.shared_from || kind.kv_heads || c.bidirectional || c.modules ||
+      c.slopes.size() + c.distance_buckets.size() > 0)
+    refuse("blocks are chosen from all keys before a token, of layers with the model's kv heads and no other biases");
+  if (own.head_dim != first.head_dim || own.block != first.block || own.chosen != first.chosen)
+    refuse("all layers must have indexers of the same sizes");
+}
+
 void check_layers(const Config& c) {
   in_range("number of layers", static_cast<int64_t>(c.layers.size()), 1, 4096);
   for (size_t i = 0; i < c.layers.size(); ++i) {
@@ -191,6 +208,7 @@ void check_layers(const Config& c) {
       in_range("query_first", attention->query_first, 0, 1);
       if (attention->rope) in_range("rope of a layer", *attention->rope, 0, static_cast<int64_t>(c.ropes.size()) - 1);
       check_heads(c, i);
+      if (attention->blocks) check_blocks(c, *attention);
     }
     if (const auto* conv = layer.mixer_as<ShortConvKind>())
       in_range("width of a short convolution", conv->width, 2, 64);

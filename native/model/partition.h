@@ -149,6 +149,14 @@ struct IndexColumns {
       : weights(round_up(kind.head_dim, kPanel)), end(weights + round_up(kind.heads, kPanel)) {}
 };
 
+// The columns of the joint matrix of an indexer of blocks: a query of each kv head at 0, and the key.
+struct BlockIndexColumns {
+  int64_t key, end;
+
+  BlockIndexColumns(const BlockIndexerKind& kind, int64_t kv_heads)
+      : key(kv_heads * kind.head_dim), end(key + kind.head_dim) {}
+};
+
 // The columns of compressed attention's joint matrices: the latent of queries at 0, and the key; of entries the numbers
 // that they are sums of and the gates, for each series, those of the entries that are scored, and the weight of each
 // head that scores.

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "model/feed_forward/hyper_connections.h"
+#include "model/mixers/block_indexer.h"
 #include "model/mixers/compressed_attention.h"
 #include "model/mixers/distance_embeddings.h"
 #include "model/mixers/indexer.h"
@@ -125,7 +126,8 @@ int64_t mixer_scratch_floats(const Config& c, const Limits& limits) {
   int64_t most = DistanceEmbeddings::scratch_floats(c, limits);
   for (const LayerKind& layer : c.layers)
     if (const auto* delta = layer.mixer_as<GatedDeltaKind>()) most = std::max(most, GatedDelta::scratch_floats(*delta));
-  return std::max({most, Indexer::scratch_floats(c, limits), CompressedAttention::scratch_floats(c, limits)});
+  return std::max({most, Indexer::scratch_floats(c, limits), BlockIndexer::scratch_floats(c, limits),
+                   CompressedAttention::scratch_floats(c, limits)});
 }
 
 }  // namespace
@@ -277,6 +279,7 @@ int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int th
   carve_latent(carver, c, limits);
   carve_index(carver, c, limits, threads);
   if (c.compressed()) carve_compressed(carver, c, limits, threads);
+  if (c.block_indexer()) carve_block_index(carver, c, limits);
   carve_experts(carver, limits, threads);
   beside_experts = carver.floats(experts.apart ? tokens : 0, c.hidden);
   distances = carver.take<float>(DistanceEmbeddings::kept_floats(c) * 4);
@@ -347,6 +350,18 @@ void Scratch::carve_index(Carver& carver, const Config& c, const Limits& limits,
   own_gathered_bytes_ = gathered_keys / kBlockTokens * kv_head_bytes(limits.kv_dtype, round_up(c.head_dim, kPanel));
   own_gathered_ = carver.take_each(threads, own_gathered_bytes_);
   gathered_blocks = carver.take<int32_t>(gathered_keys / kBlockTokens * 4);
+}
+
+void Scratch::carve_block_index(Carver& carver, const Config& c, const Limits& limits) {
+  const BlockIndexerKind& own = *c.block_indexer();
+  const int64_t tokens = round_up(limits.step_tokens, 2);
+  index_keys = BlockIndexer::score_floats(c, limits);
+  index_in = carver.floats(tokens, BlockIndexColumns(own, c.kv_heads).end);
+  index_rows = index_keys ? std::clamp<int64_t>(kMostScores / (c.kv_heads * index_keys), 1, tokens) : 0;
+  index_scores = carver.floats(index_rows, c.kv_heads * index_keys);
+  chosen_heads_ = c.kv_heads;
+  chosen_blocks_ = own.chosen * own.block / kBlockTokens;
+  chosen_ = carver.take<int32_t>(index_keys ? tokens * chosen_heads_ * chosen_blocks_ * 4 : 0);
 }
 
 void Scratch::carve_streams(Carver& carver, const Config& c, int64_t tokens) {

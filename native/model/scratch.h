@@ -131,10 +131,15 @@ class Scratch {
   Operand index_queries;     // [step_tokens, heads * head_dim], f32_rows
   Operand index_scores;      // [rows that are scored at once, max_model_len], f32_rows
   int64_t index_rows;        // of it
+  int64_t index_keys = 0;    // of a row's scores, those of one kv head (BlockIndexer)
   int64_t gathered_keys;     // the most of a member
   int32_t* gathered_blocks;  // the blocks of gathered keys: 0, 1, .. (Indexer)
   // The keys that were chosen for a row of the step, ascending.
   int32_t* chosen_keys(int64_t row) const { return chosen_ + row * gathered_keys; }
+  // The KV blocks that were chosen for a row of the step and a kv head, in the order of the sequence.
+  int32_t* chosen_blocks(int64_t row, int64_t kv_head) const {
+    return chosen_ + (row * chosen_heads_ + kv_head) * chosen_blocks_;
+  }
   // A member's own packed keys.
   char* gathered(int member) const { return own_gathered_ + member * own_gathered_bytes_; }
   // A member's own partial results of an item of compressed attention.
@@ -187,6 +192,7 @@ class Scratch {
   void carve_sites(Carver& carver, const Limits& limits);
   void carve_latent(Carver& carver, const Config& config, const Limits& limits);
   void carve_index(Carver& carver, const Config& config, const Limits& limits, int threads);
+  void carve_block_index(Carver& carver, const Config& config, const Limits& limits);
   void carve_compressed(Carver& carver, const Config& config, const Limits& limits, int threads);
   void carve_streams(Carver& carver, const Config& config, int64_t tokens);
   int64_t own_routes_bytes() const { return round_up(kOwnRows * experts.slots * 4, 128); }
@@ -195,6 +201,7 @@ class Scratch {
             int threads);
 
   int32_t* chosen_;
+  int64_t chosen_heads_ = 0, chosen_blocks_ = 0;
   int64_t own_gathered_bytes_, own_partials_bytes_ = 0;
   char *own_gathered_, *own_partials_ = nullptr;
   char *own_row_, *own_attend_, *own_gemm_, *own_sampler_, *own_mixer_, *own_route_, *own_routes_;

@@ -27,6 +27,11 @@ _ZAMBA2 = {
         "linear_attention", "hybrid", "hybrid", "linear_attention", "hybrid",
     ],
 }  # fmt: skip
+_M3 = {
+    "head_dim": 16, "index_n_heads": 2, "index_head_dim": 32, "index_block_size": 32, "intermediate_size": 28,
+    "dense_intermediate_size": 100, "shared_intermediate_size": 44, "num_local_experts": 8, "num_experts_per_tok": 3,
+}  # fmt: skip
+_HALF = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
 _SLIDES_THEN_FULL = ["sliding_attention", "full_attention"]
 _GEMMA4 = {"head_dim": 20, "global_head_dim": 28, "sliding_window": 16}
 _KIMI = {
@@ -410,6 +415,22 @@ ROWS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any], int
         **_LATENT, "q_lora_rank": 52, "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
         "n_group": 4, "topk_group": 2, "mlp_layer_types": ["dense", "sparse", "sparse"], "num_hidden_layers": 3,
     }),
+    # blocks of keys that are chosen for each kv head, of prompts longer than all of these
+    ("minimax_m3", "MiniMaxM3VLTextConfig", {
+        **_M3, "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"], "index_topk_blocks": 3,
+        "mlp_layer_types": ["dense", "sparse", "sparse"], "num_hidden_layers": 3, "routed_scaling_factor": 1.7,
+        "max_position_embeddings": 512, "rope_parameters": _HALF,
+    }, 290),
+    ("minimax_m3_vl", "MiniMaxM3VLConfig", {
+        "text_config": {
+            **_M3, "layer_types": ["minimax_m3_sparse", "full_attention"], "index_topk_blocks": 2,
+            "mlp_layer_types": ["dense", "sparse"], "rope_parameters": _HALF,
+        }, "vision_config": _EYES, "projector_hidden_size": 32,
+    }, 120),
+    ("minimax_m3-two-local", "MiniMaxM3VLTextConfig", {
+        **_M3, "layer_types": ["minimax_m3_sparse"] * 2, "index_topk_blocks": 2, "index_local_blocks": 2,
+        "index_block_size": 64, "max_position_embeddings": 512, "num_local_experts": 5,
+    }, 290),
     # two attentions in a layer, experts on a shortcut, some of which pass a row on
     ("longcat_flash", "LongcatFlashConfig", {
         **_LATENT, **_LONGCAT, "num_hidden_layers": 4, "n_routed_experts": 7, "zero_expert_num": 5, "moe_topk": 4,

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from tests.model.reference_compressed import compressed_attention, joined, weighed
 from tests.model.reference_recurrent import RECURRENT, gated_delta, mamba2
-from tests.model.reference_routes import Seen, chosen_keys, routes
+from tests.model.reference_routes import Seen, chosen_blocks, chosen_keys, routes
 from tests.model.reference_streams import corrected, first_streams, laurel, one_stream, predicted
 from tests.model.reference_sums import (
     EXACT,
@@ -239,7 +239,8 @@ def attention(
     q = q * growth(layer, positions + layer.query_first)
     k, v = e.around(k, e.cache), e.around(v, e.cache)
     k, v = (k, v) if layer.shared_from is None else kept[layer.shared_from]
-    mixed = attended(config, w, q, k, v, (layer.window, layer.segment), positions, e)
+    seen = chosen_blocks(config, layer, w, x, positions, e) if layer.blocks else None
+    mixed = attended(config, w, q, k, v, (layer.window, layer.segment), positions, e, seen)
     if config.attention_gate != "none":
         gate = linear(x, w["q_gate"], None, e).reshape(*mixed.shape[:2], -1)
         gate = np.logaddexp(0, gate) if config.attention_gate == "softplus" else sigmoid(gate)
@@ -292,7 +293,7 @@ def attended(
     if segment:
         visible &= positions[:, None] // segment == positions[None] // segment
     if seen is not None:
-        visible &= seen
+        visible = visible & seen
     scores = np.where(visible, scores, -np.inf)
     top = scores.max(axis=-1, keepdims=True)
     p = np.exp(scores - top)

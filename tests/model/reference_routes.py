@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from tests.model.reference_sums import Array, Positions, Rounding, linear, norm, rotated
 
-from forearm.model.families.config import Experts, LatentAttention, ModelConfig
+from forearm.model.families.config import Attention, Experts, LatentAttention, ModelConfig
 
-Seen = npt.NDArray[np.bool_] | None  # [tokens, keys]: those that an indexer has chosen; None: all
+# [tokens, keys], or [heads, tokens, keys]: those that an indexer has chosen; None: all
+Seen = npt.NDArray[np.bool_] | None
 
 
 def routes(
@@ -81,3 +82,26 @@ def chosen_keys(
     seen = np.zeros(scores.shape, bool)
     np.put_along_axis(seen, order[:, : indexer.chosen], True, axis=1)
     return seen
+
+
+def chosen_blocks(
+    config: ModelConfig, layer: Attention, w: dict[str, Array], x: Array, positions: Positions, e: Rounding
+) -> Seen:
+    """The keys of the blocks that each head's kv head chooses for each token, [heads, tokens, keys]."""
+    own, exact = layer.blocks, replace(e, int8="")  # its matrices are never made by codes
+    assert own is not None
+    assert layer.rope is not None
+    heads, kv_heads, _ = config.heads_of(layer)
+    q, k = (linear(x, w[f"index_{n}"], None, exact).reshape(len(x), -1, own.head_dim) for n in "qk")
+    q, k = norm(config, w, "index_q_norm", q, e), norm(config, w, "index_norm", k, e)
+    q, k = (rotated(config, layer.rope, one, positions, e) for one in (q, k))
+    scores = np.where(positions[None] <= positions[:, None], q.swapaxes(0, 1) @ e.around(k, e.cache)[:, 0].T, -np.inf)
+    blocks = -(-len(x) // own.block)
+    padded = np.pad(scores, ((0, 0), (0, 0), (0, blocks * own.block - len(x))), constant_values=-np.inf)
+    best = padded.reshape(kv_heads, len(x), blocks, own.block).max(axis=-1)
+    before = positions[:, None] // own.block - np.arange(blocks)  # blocks between the token's own and this one
+    best = np.where((before >= 0) & (before < own.local), np.inf, best)
+    order = np.argsort(-best, axis=-1, kind="stable")[:, :, : own.chosen]
+    seen = np.zeros(best.shape, bool)
+    np.put_along_axis(seen, order, True, axis=-1)
+    return np.repeat(np.repeat(seen, own.block, axis=-1)[:, :, : len(x)], heads // kv_heads, axis=0)

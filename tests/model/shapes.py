@@ -19,6 +19,7 @@ from forearm.model.families.config import (
 )
 from forearm.model.families.recurrences import (
     AltUp,
+    BlockIndexer,
     CompressedAttention,
     GatedDelta,
     HyperConnections,
@@ -79,7 +80,7 @@ BACK = replace(rope(8), inv_freq=-rope(8).inv_freq)
 # streams and cut gates, too; experts apart from a dense feed-forward; learned positions, LayerNorm, biases and no gate;
 # heads that end inside a panel; experts, a gated shared one beside them in one layer, chosen by groups in the other;
 # latent attention, with heads that the threads divide, beside experts on a shortcut, and to keys that are chosen;
-# compressed attention of several streams.
+# attention to blocks that are chosen; compressed attention of several streams.
 SHAPES = {
     "llama": LLAMA,
     "olmo2": replace(LLAMA, qk_norm="full", norm_placement="post"),
@@ -274,6 +275,15 @@ SHAPES = {
         layers=(Layer(MLA, ON_SHORTCUT), Layer(None, FeedForward(100)), Layer(MLA, FeedForward(176))) * 2,
     ),
     "chosen keys": replace(LATENT, layers=tuple(Layer(one, FeedForward(176)) for one in CHOOSING)),
+    "chosen blocks": replace(
+        LLAMA,
+        qk_norm="head",
+        norm_plus_one=True,
+        layers=tuple(
+            Layer(Attention(0, blocks=blocks), FeedForward(176, "swiglu_oai"))
+            for blocks in (BlockIndexer(32, 64, 9, 2), None, BlockIndexer(32, 64, 9))
+        ),
+    ),
     "compressed": replace(
         LLAMA,
         heads=20,

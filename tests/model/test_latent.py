@@ -1,4 +1,4 @@
-"""Latent attention through the engine: transformers' tokens, blocks of latents alone, drafts and shared prefixes."""
+"""Latent attention, and chosen keys, through the engine: transformers' tokens, blocks alone, drafts, shared prefixes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from forearm.model.quantization.quantization import Asked
 TYPES = ["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3"]
 SHORTCUT = "longcat_flash"  # experts beside two attentions, some of which pass rows on
 INDEXED = ["deepseek_v32", "glm_moe_dsa"]
+BLOCKS = "minimax_m3_vl_text"  # attention to blocks that an indexer chooses
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, list[list[int]]]]:
     """A model of each type with a tokenizer, and what transformers generates for the prompts, greedily."""
     found: dict[str, tuple[Path, list[list[int]]]] = {}
-    for model_type in [*TYPES, SHORTCUT, *INDEXED]:
+    for model_type in [*TYPES, SHORTCUT, *INDEXED, BLOCKS]:
         folder = tmp_path_factory.mktemp(model_type)
         model = save_tiny(model_type, folder)
         words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCABULARY)}, unk_token="w3"))
@@ -36,7 +37,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, list
     return found
 
 
-@pytest.mark.parametrize("model_type", [*TYPES, SHORTCUT, *INDEXED])
+@pytest.mark.parametrize("model_type", [*TYPES, SHORTCUT, *INDEXED, BLOCKS])
 @pytest.mark.parametrize(
     "settings",
     [
@@ -57,7 +58,7 @@ def test_an_engine_gives_the_tokens_of_generate(
     assert found == [tokens[:16] for tokens in wanted for _ in range(2)]
 
 
-@pytest.mark.parametrize("model_type", ["deepseek_v3", SHORTCUT, "glm_moe_dsa"])
+@pytest.mark.parametrize("model_type", ["deepseek_v3", SHORTCUT, "glm_moe_dsa", BLOCKS])
 def test_a_preempted_sequence_gives_the_same_tokens(
     made: dict[str, tuple[Path, list[list[int]]]], model_type: str
 ) -> None:
@@ -91,8 +92,16 @@ def test_a_block_holds_the_keys_of_an_indexer_too(
     assert planned.block_bytes == 2 * 32 * (32 + 16) * 4
 
 
+def test_a_block_holds_the_keys_that_blocks_are_chosen_by(made: dict[str, tuple[Path, list[list[int]]]]) -> None:
+    folder, _ = made[BLOCKS]
+
+    planned = fit(EngineConfig(dtype="float32"), folder, BOX, 1)
+
+    assert planned.block_bytes == (2 * 2 * 2 * 16 + 16) * 32 * 4  # layers, keys and values, kv heads; one layer chooses
+
+
 @pytest.mark.parametrize("quantization", ["int8", "int4", "fp8"])
-@pytest.mark.parametrize("model_type", [*TYPES, SHORTCUT, *INDEXED])
+@pytest.mark.parametrize("model_type", [*TYPES, SHORTCUT, *INDEXED, BLOCKS])
 def test_weights_are_quantized_while_loading(
     made: dict[str, tuple[Path, list[list[int]]]], model_type: str, quantization: str
 ) -> None:
@@ -102,5 +111,6 @@ def test_weights_are_quantized_while_loading(
     found, _ = served(folder, max_num_seqs=4, threads=2, quantization=quantization)
 
     assert found[::2] == found[1::2]
-    assert formats["layers.0.latent_in"].is_quantized
-    assert {format.dtype for name, format in formats.items() if name.endswith(("k_up", "v_up"))} == {"float32"}
+    assert formats["layers.0.qkv" if model_type == BLOCKS else "layers.0.latent_in"].is_quantized
+    small = ("k_up", "v_up", "index_in")
+    assert {format.dtype for name, format in formats.items() if name.endswith(small)} == {"float32"}

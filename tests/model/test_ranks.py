@@ -22,6 +22,7 @@ KINDS = [
     ("experts", WeightFormat("int4", 16), "float32"),
     ("two mixers and one half", WeightFormat("bfloat16"), "bfloat16"),
     ("latent", WeightFormat("bfloat16"), "bfloat16"),
+    ("chosen blocks", WeightFormat("bfloat16"), "bfloat16"),
     ("delta by channel", WeightFormat("int4", 16), "bfloat16"),
     ("beside the residual", WeightFormat("int4", 16), "bfloat16"),
     ("shortcut", WeightFormat("int4", 16), "bfloat16"),

@@ -137,6 +137,9 @@ class Weights:
             self.compressed(prefix, mixer)
         elif config.qk_norm != "none" and isinstance(mixer, Attention):
             self.head_norms(prefix, mixer)
+        if isinstance(mixer, Attention) and mixer.blocks:
+            self.vector(prefix + "index_q_norm", mixer.blocks.head_dim, 1.0)
+            self.vector(prefix + "index_norm", mixer.blocks.head_dim, 1.0)
         if isinstance(mixer, CompressedAttention) or (isinstance(mixer, Attention) and mixer.sinks):
             self.vector(prefix + "sinks", config.heads_of(mixer)[0], 0.5)
         if config.per_layer:
@@ -244,14 +247,14 @@ Executors = dict[int, _native.Executor]  # one entry a thread count
 
 BASIC, DELTA = ("llama", "gemma2", "opt"), ("delta", "delta by channel")
 OTHERS = (
-    "slopes", "shortcut", "chosen keys", "compressed", "per layer", "streams", "experts apart", "heads by layer",
-    "norms within halves", "norms of heads with biases", "a layer before the head",
+    "slopes", "shortcut", "chosen keys", "chosen blocks", "compressed", "per layer", "streams", "experts apart",
+    "heads by layer", "norms within halves", "norms of heads with biases", "a layer before the head",
 )  # fmt: skip
 FLOATS: tuple[DTypeName, ...] = ("float32", "bfloat16")
 KINDS: list[tuple[str, WeightFormat, str]] = [(s, WeightFormat(dtype), dtype) for s in SHAPES for dtype in FLOATS]
 KINDS += [
     (shape, WeightFormat("bfloat16"), kv)
-    for shape in ("llama", "gemma2", "gemma4", "latent", "chosen keys", "compressed")
+    for shape in ("llama", "gemma2", "gemma4", "latent", "chosen keys", "chosen blocks", "compressed")
     for kv in ("int8", "fp8_e4m3", "fp8_e5m2")
 ]
 KINDS += [

@@ -34,9 +34,8 @@ void check_route(Report& report, const Kernels& tier, const Kernels& scalar) {
       if (i == experts / 2) logits[3 * stride + i] = __builtin_nanf("");  // what can't be routed
     }
     const std::vector<float> correction = Random(experts + 1).floats(experts, 0.2f);
-    for (const Score score :
-         {Score::softmax, Score::sigmoid, Score::softmax_chosen, Score::sparse_mixer, Score::sqrt_softplus,
-          Score::sigmoid_chosen})
+    for (const Score score : {Score::softmax, Score::sigmoid, Score::softmax_chosen, Score::sparse_mixer,
+                              Score::sqrt_softplus, Score::sigmoid_chosen})
       for (const int64_t active : {1, 2, 8})
         for (const int64_t groups : {1, 2, 4}) {
           if (active > experts || experts % groups != 0 || (groups > 1 && active > experts / groups)) continue;

@@ -90,11 +90,15 @@ class _Piece:
             return
         heads, kv_heads, head_dim = config.heads_of(mixer)
         indexer = mixer.indexer if isinstance(mixer, LatentAttention) else None
+        blocks = mixer.blocks if isinstance(mixer, Attention) else None
         window = indexer.chosen if indexer else mixer.window if isinstance(mixer, Attention) else 0
+        window = blocks.chosen * blocks.block if blocks else window
         own = isinstance(mixer, LatentAttention) or mixer.shared_from is None
         yield cls(window, heads * head_dim, kv_heads * head_dim, own=own)
         if indexer and not indexer.shared:  # of all keys
             yield cls(0, indexer.heads * indexer.head_dim / 2, indexer.head_dim, scores=True)
+        if blocks:
+            yield cls(0, kv_heads * blocks.head_dim / 2, blocks.head_dim, scores=True)
 
 
 def work_of(checkpoint: Checkpoint) -> StepWork:

@@ -32,11 +32,15 @@ KvBlocks::KvBlocks(const Config& c, DType dtype, const Ranks& ranks, bool groupe
     const bool shares = attention && attention->shared_from;
     const bool own = c.attends(i) && !shares && (!c.pooled || caches_.empty());
     place_.push_back(own ? caches_.size() : shares ? place_[*attention->shared_from] : 0);
-    if (own) add_cache(c.head_shape(i), c.head_shape(i).chosen > 0, kBlockTokens, groups_.of[i]);
+    if (own) {
+      const HeadShape heads = c.head_shape(i);
+      add_cache(heads, heads.chosen > 0 && !heads.block, kBlockTokens, groups_.of[i]);
+    }
     const auto* latent = c.layers[i].mixer_as<LatentKind>();
     const bool indexed = latent && latent->indexer && !latent->indexer->shared;
-    index_place_.push_back(indexed ? caches_.size() : 0);
-    if (indexed) add_cache(keys_of(latent->indexer->head_dim), false);
+    const bool blocks = attention && attention->blocks;
+    index_place_.push_back(indexed || blocks ? caches_.size() : 0);
+    if (indexed || blocks) add_cache(keys_of(blocks ? attention->blocks->head_dim : latent->indexer->head_dim), false);
     const auto* compressed = c.layers[i].mixer_as<CompressedKind>();
     const int64_t ratio = compressed ? compressed->ratio : 0;
     const int64_t keys = ratio ? (kBlockTokens + ratio - 1) / ratio : 0;

@@ -10,7 +10,12 @@
 namespace forearm {
 
 Attention::Attention(const Weights& weights, const KvBlocks& kv, Step& step)
-    : config_(step.config), weights_(weights), kv_(kv), step_(step), shape_of_(config_.layers.size()) {
+    : config_(step.config),
+      weights_(weights),
+      kv_(kv),
+      step_(step),
+      indexer_(weights, kv, step),
+      shape_of_(config_.layers.size()) {
   int64_t most_units = 0;
   for (size_t i = 0; i < config_.layers.size(); ++i) {
     LayerMatrices& own = layers_.emplace_back();
@@ -40,6 +45,7 @@ Attention::Attention(const Weights& weights, const KvBlocks& kv, Step& step)
 void Attention::plan() {
   if (biases_.size() < weights_.attention_biases().size()) spread_biases();
   if (distances_) distances_->project();
+  indexer_.plan();
   for (LayersOfShape& shape : shapes_) shape.plan.make(step_.batch());
   if (last_plan_) last_plan_->make_for_logits(step_.batch());
 }
@@ -86,7 +92,14 @@ const Norm* Attention::mix(StepWalk& w, size_t layer, const Norm* add) {
 
 Operand Attention::attend_to(StepWalk& w, size_t layer, const Operand& in) {
   project_qkv(w, layer, in);
+  const bool chooses = indexer_.has(layer);
+  if (chooses) indexer_.project(w, layer, layers_[layer].qkv->matrix, in);
   step_.barrier(w);
+  if (chooses) {
+    indexer_.finish(w, layer);
+    step_.barrier(w);
+    indexer_.choose(w, layer);
+  }
   attend(w, layer);
   if (layer + 1 == layers_.size()) step_.keep_logit_rows(w);
   step_.barrier(w);

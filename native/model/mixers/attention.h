@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/cache/kv_cache.h"
+#include "model/mixers/block_indexer.h"
 #include "model/mixers/distance_embeddings.h"
 #include "model/step/step.h"
 
@@ -14,7 +15,8 @@ namespace forearm {
 
 class Attention {
  public:
-  static constexpr int64_t kPhases = 5;  // phases handed out task by task: rows and multiplication twice, and attention
+  // Phases handed out task by task: rows and multiplication twice, and attention.
+  static constexpr int64_t kPhases = 5 + BlockIndexer::kPhases;
 
   // All arguments must outlive this. Throws std::invalid_argument if a layer's matrix is missing or has a wrong size.
   Attention(const Weights& weights, const KvBlocks& kv, Step& step);
@@ -75,6 +77,7 @@ class Attention {
   std::vector<LayerMatrices> layers_;
   std::vector<std::vector<float>> biases_;  // DistanceBias::values of all layers or of each; empty: not spread yet
   std::optional<DistanceEmbeddings> distances_;
+  BlockIndexer indexer_;
   std::vector<LayersOfShape> shapes_;
   std::vector<size_t> shape_of_;                      // by layer: an index into shapes_
   std::optional<AttentionPlan> last_plan_;            // for the last layer, if it attends

@@ -29,14 +29,19 @@ void AttentionPlan::add_items(const Batch& b, const AttentionRows& rows) {
     const Range heads = share(heads_.group(), 1, i % parts_, parts_);
     // The last tokens attend to most keys; long work comes first, so that all members finish at about the same time.
     for (int64_t token = rows.tokens - 1; token >= seeing_all; --token)
-      items_.push_back({rows.row + token, 1, rows.out_row + token, heads_.chosen - 1, b.block_start[rows.sequence],
-                        kv_head, heads.begin, heads.size(), keys, 0, true});
+      items_.push_back({rows.row + token, 1, rows.out_row + token, last_chosen(b.position[rows.row] + token),
+                        b.block_start[rows.sequence], kv_head, heads.begin, heads.size(), keys, 0, true});
     for (int64_t end = seeing_all; end > 0; end -= std::min(end, kItemTokens)) {
       const int64_t begin = end - std::min(end, kItemTokens), row = rows.row + begin;
       items_.push_back({row, end - begin, rows.out_row + begin, b.position[row], b.block_start[rows.sequence], kv_head,
                         heads.begin, heads.size(), keys, 0});
     }
   }
+}
+
+// The position of the last one among the keys that are chosen for a token; of blocks that is its own.
+int64_t AttentionPlan::last_chosen(int64_t position) const {
+  return heads_.chosen - 1 - (heads_.block ? heads_.block - 1 - position % heads_.block : 0);
 }
 
 // The first tokens of a sequence's rows, which have no more keys than can be chosen.

@@ -70,6 +70,7 @@ class AttentionPlan {
   void add_items(const Batch& batch, const AttentionRows& rows);
   void divide();
   void cut_groups(const Batch& batch);
+  int64_t last_chosen(int64_t position) const;
   int64_t tokens_that_see_all(int64_t position, int64_t tokens) const;
 
   const KvBlocks& kv_;

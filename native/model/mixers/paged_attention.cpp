@@ -34,8 +34,15 @@ void gather(int member, const Step& step, const AttentionItem& item, AttendTask&
   task.next_count = 0;
 }
 
+// The KV blocks of an item's keys: those of its sequence, or those that were chosen for its token and kv head.
+const int32_t* blocks_of(const Step& step, const KvBlocks& kv, size_t layer, const AttentionItem& item) {
+  if (item.chosen && step.config.head_shape(layer).block) return step.scratch.chosen_blocks(item.row, item.kv_head);
+  return step.batch().table(kv.group(layer)) + item.first_block;
+}
+
 // Names what this member will probably take after piece `i` of its rank, as every member takes one in turn.
-void foresee(const Step& step, const AttentionPlan& plan, const int32_t* table, int rank, int64_t i, AttendTask& task) {
+void foresee(const Step& step, const KvBlocks& kv, const AttentionPlan& plan, size_t layer, int rank, int64_t i,
+             AttendTask& task) {
   const std::vector<AttentionWork>& work = plan.work(rank);
   i += step.ranks.members(rank).size();
   if (i >= static_cast<int64_t>(work.size())) return;
@@ -43,7 +50,7 @@ void foresee(const Step& step, const AttentionPlan& plan, const int32_t* table, 
   const AttentionItem& item = plan.item(later);
   const int64_t key = std::max(task.first_key(item.first_position), later.chunk * kChunkTokens);
   const int64_t first = key / (2 * kBlockTokens) * 2;
-  task.next_blocks = table + item.first_block + first;
+  task.next_blocks = blocks_of(step, kv, layer, item) + first;
   task.next_count = std::min<int64_t>(2, item.first_position / kBlockTokens + 1 - first);
   task.next_kv_head = item.kv_head;
 }
@@ -52,7 +59,7 @@ void attend_piece(int member, const Step& step, const KvBlocks& kv, const Attent
                   AttendTask task, const AttentionWork& work, const DistanceEmbeddings* distances) {
   const AttentionItem& item = plan.item(work);
   task.cache = kv.layer(static_cast<int64_t>(layer), item.kv_head);
-  task.blocks = step.batch().table(kv.group(layer)) + item.first_block;
+  task.blocks = blocks_of(step, kv, layer, item);
   const HeadShape heads = step.config.head_shape(layer);
   task.q += item.row * task.q_stride + item.head * heads.head_dim;
   if (task.gate) task.gate += item.row * task.q_stride + item.head * task.gates;
@@ -116,7 +123,7 @@ void attend(StepWalk& w, Step& step, const KvBlocks& kv, const AttentionPlan& pl
       w, [&plan](int rank) { return static_cast<int64_t>(plan.work(rank).size()); },
       [&](int rank, int64_t i) {
         AttendTask piece = task;
-        foresee(step, plan, step.batch().table(kv.group(layer)), rank, i, piece);
+        foresee(step, kv, plan, layer, rank, i, piece);
         attend_piece(w.member, step, kv, plan, layer, piece, plan.work(rank)[static_cast<size_t>(i)], distances);
       });
   ++w.phase;

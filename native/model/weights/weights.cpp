@@ -140,6 +140,10 @@ void Weights::declare_norms(const Config& c, size_t layer) {
     if (latent->indexer && !latent->indexer->shared)
       declare_norm(c, prefix + "index_norm", norms.index, latent->indexer->head_dim, true);
   }
+  if (const auto* own = c.layers[layer].mixer_as<AttentionKind>(); own && own->blocks) {
+    declare_norm(c, prefix + "index_q_norm", norms.index_q, own->blocks->head_dim, false);
+    declare_norm(c, prefix + "index_norm", norms.index, own->blocks->head_dim, false);
+  }
   if (c.sub_norm) {
     const HeadShape own = c.head_shape(layer);
     declare_norm(c, prefix + "attn_sub_norm", norms.attn_sub, own.heads * own.head_dim, false);

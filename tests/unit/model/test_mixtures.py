@@ -274,7 +274,7 @@ def test_kolibri_has_no_positions_in_every_fifth_layer_and_chooses_experts_by_lo
         512, count=384, active=6, score="sigmoid_chosen", correction=True, shared=FeedForward(512)
     )
     assert (config.norm_placement, config.qk_norm) == ("sandwich", "head")
-    with pytest.raises(ConfigError, match="layer_types = .*; it should be a list of 50 times"):
+    with pytest.raises(ConfigError, match=r"layer_types = .*; it should be a list of 50 times"):
         read_config(folder_of(tmp_path, published | {"layer_types": ["full_attention"] * 49}))
 
 

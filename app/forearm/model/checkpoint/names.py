@@ -57,6 +57,7 @@ _OTHERWISE = (
     (".post_mlp_layernorm.", ".mlp.post_mlp_layernorm."),
     *((f"self_attn.{part}_proj.", f"self_attn.to_{part}.") for part in "qkv"),
     *((f"self_attn.{part}_norm.", f"self_attn.norm_{part}.") for part in "qk"),
+    *((f"self_attn.index_{of}.", f"self_attn.indexer.{of}.") for of in ("q_proj", "k_proj", "q_norm", "k_norm")),
     (".kv_norm.", ".norm."), ("hc_head_", "hc_head.hc_"),
     ("moe.router.expert_bias", "mlp.gate.e_score_correction_bias"), ("post_ffn_norm.", "post_mlp_layernorm."),
     ("post_attn_norm.", "post_self_attn_layernorm."),
@@ -233,6 +234,10 @@ def _fused_experts(config: ModelConfig, prefix: str, stored: Collection[str]) ->
             }
             if any(f"{at}{shared}.gate_proj.weight" in stored for at in layers):
                 names |= {f"shared.{part}": f"{shared}.{part}_proj" for part in ("gate", "up", "down")}
+            for of, module in (("shared.", shared), ("", "mlp")):  # MiniMax M3's
+                if any(f"{at}{module}.gate_up_proj.weight" in stored for at in layers):
+                    names |= dict.fromkeys((f"{of}gate", f"{of}up"), f"{module}.gate_up_proj")
+                    names[f"{of}down"] = f"{module}.down_proj"
             correction = config.names.get("correction", VECTORS["correction"])
             beside = correction.replace("mlp.moe_statics.", "mlp.gate.moe_statics.")  # ERNIE's
             bias = f"{block}e_score_correction_bias", f"{block}gate.e_score_correction_bias"

@@ -277,6 +277,8 @@ def _head_norms(config: ModelConfig, mixer: Attention, layer: str, at: str) -> I
     if config.sub_norm:
         there = f"{at}.{(VECTORS | config.names)['attn_sub_norm']}"
         yield from norm_vectors(f"{layer}.attn_sub_norm", there, heads * head_dim, False)
+    for norm, stored in (("index_q_norm", "index_q_norm"), ("index_norm", "index_k_norm")) if mixer.blocks else ():
+        yield from norm_vectors(f"{layer}.{norm}", f"{at}.self_attn.{stored}", mixer.blocks.head_dim, False)
     if config.qk_norm == "none":
         return
     for norm, count in (("q_norm", heads), ("k_norm", kv_heads))[: 2 if mixer.shared_from is None else 1]:

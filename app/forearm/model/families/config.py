@@ -11,7 +11,7 @@ from forearm.model.families.recurrences import CompressedAttention, Mamba2, Recu
 
 if TYPE_CHECKING:
     from forearm.array_types import Float32Array
-    from forearm.model.families.recurrences import AltUp, HyperConnections
+    from forearm.model.families.recurrences import AltUp, BlockIndexer, HyperConnections
     from forearm.model.modules.linear_module import LinearModule
 
 # swiglu_oai: gpt-oss's clamped gate * sigmoid(1.702 gate) * (up + 1), only of a gated feed-forward. xielu: Apertus'
@@ -59,6 +59,7 @@ class Attention:
     value_dim: int = 0
     sinks: bool = False
     o_bias: bool = False  # of this layer, where ModelConfig's is false
+    blocks: BlockIndexer | None = None  # chooses the keys that are seen; None: all are
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,9 @@ class Experts:
     activation: Activation = "silu"
     gated: bool = True
     bias: bool = False
-    score: Literal["softmax", "sigmoid", "softmax_chosen", "sparse_mixer", "sqrt_softplus", "sigmoid_chosen"] = "softmax"
+    score: Literal["softmax", "sigmoid", "softmax_chosen", "sparse_mixer", "sqrt_softplus", "sigmoid_chosen"] = (
+        "softmax"
+    )
     correction: bool = False
     groups: int = 1
     groups_kept: int = 1

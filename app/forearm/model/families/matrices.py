@@ -183,6 +183,9 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str, aside: bool = False) -> 
         rows += [("q_gate", "self_attn.q_proj", gate)] if config.attention_gate != "none" else []
         yield joint("qkv", rows, "mixer_in", config.qkv_bias or config.centred)
         yield _single(f"{at}o", "self_attn.o_proj", width, result, "mixer_out", config.o_bias or own.o_bias)
+        if own.blocks:
+            sizes = (("q", kv_heads * own.blocks.head_dim), ("k", own.blocks.head_dim))
+            yield joint("index_in", [(f"index_{n}", f"self_attn.index_{n}_proj", r) for n, r in sizes], "router")
     elif isinstance(own, ShortConv):
         yield joint("conv_in", [(f"conv_{n}", "conv.in_proj", width) for n in "bcx"], "mixer_in", own.bias)
         yield _single(f"{at}conv_out", "conv.out_proj", width, width, "mixer_out", own.bias)

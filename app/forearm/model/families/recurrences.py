@@ -1,4 +1,4 @@
-"""Mixers that keep a state (Mamba2, the gated delta rule, convolutions, compression), and several residual streams."""
+"""Mixers that keep a state (Mamba2, the gated delta rule, compression ...), several residual streams, chosen blocks."""
 
 from __future__ import annotations
 
@@ -190,6 +190,22 @@ class CompressedAttention:
     def series(self) -> int:
         """Return how many entries a token adds to."""
         return 2 if self.overlapping else 1
+
+
+@dataclass(frozen=True)
+class BlockIndexer:
+    """Small queries, one of each kv head, that choose the blocks of keys which a token attends to (MiniMax M3).
+
+    A token sees the `chosen` blocks of `block` neighbouring keys whose scores are the largest, and all if there are no
+    more; its own block and the local - 1 before it are always among them. A block's score is its largest product of
+    the query and a key of head_dim numbers, one for all kv heads. Both are made of the residual, normalized, and
+    rotated as the layer's own.
+    """
+
+    head_dim: int
+    block: int
+    chosen: int
+    local: int = 1
 
 
 @dataclass(frozen=True)

@@ -79,11 +79,12 @@ __attribute__((noinline)) inline void lay_out_heads(const IndexTask& task, int64
 }
 
 // Adds the scores of a tile's heads and a pair of blocks.
-__attribute__((noinline)) inline void add_head_scores(const float* weights, const AttendTile& t, float* scores) {
+__attribute__((noinline)) inline void add_head_scores(const IndexTask& task, const AttendTile& t, float* scores) {
   for (int64_t lane = 0; lane < kPairKeys; lane += 16) {
     F16 sum = load(scores + lane);
     for (int64_t r = 0; r < t.rows; ++r)
-      sum = fma(broadcast(weights[t.first + r]), max(load(t.scores + r * kPairKeys + lane), zero()), sum);
+      sum = fma(broadcast(task.weights[t.first + r]), max(load(t.scores + r * kPairKeys + lane), broadcast(task.least)),
+                sum);
     store(scores + lane, sum);
   }
 }
@@ -113,7 +114,7 @@ __attribute__((noinline)) void score_all_keys(const IndexTask& task) {
       BlockPair pair = pair_at<K, false>(keys, task.cache.keys, key, task.end, all.wide);
       for (int64_t i = 0; i < all.count; ++i) {
         score_keys<Multiply>(all.tiles[i], pair, key);
-        add_head_scores(task.weights, all.tiles[i], task.scores + key);
+        add_head_scores(task, all.tiles[i], task.scores + key);
         pair.next[0] = pair.next[1] = nullptr;  // once is enough
       }
     }

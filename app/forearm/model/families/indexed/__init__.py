@@ -1,0 +1,1 @@
+"""Families whose tokens attend to the keys that an indexer chooses."""
