@@ -142,8 +142,13 @@ NormPlacement placement_of(const std::string& name) {
 std::optional<IndexerKind> indexer_of(const py::handle& indexer) {
   if (indexer.is_none()) return std::nullopt;
   const auto size = [&indexer](const char* field) { return indexer.attr(field).cast<int64_t>(); };
-  return IndexerKind{size("heads"), size("head_dim"), size("chosen"), indexer.attr("interleaved").cast<bool>(),
-                     indexer.attr("shared").cast<bool>()};
+  return IndexerKind{size("heads"),
+                     size("head_dim"),
+                     size("chosen"),
+                     indexer.attr("interleaved").cast<bool>(),
+                     indexer.attr("shared").cast<bool>(),
+                     indexer.attr("last").cast<bool>(),
+                     indexer.attr("key_eps").cast<float>()};
 }
 
 LayerKind layer_of(const py::handle& layer) {
@@ -196,7 +201,8 @@ LayerKind layer_of(const py::handle& layer) {
                             size("q_rank"),
                             mixer.attr("query_growth").cast<float>(),
                             size("query_positions"),
-                            indexer_of(mixer.attr("indexer"))};
+                            indexer_of(mixer.attr("indexer")),
+                            mixer.attr("sinks").cast<bool>()};
   else
     kind.mixer = attention_of(mixer);
   if (!beside.is_none()) kind.beside = mamba2_of(beside);
@@ -363,7 +369,7 @@ Config config_of(const py::object& from, const py::object& matrices) {
                          own.attr("scaled").cast<bool>()};
   if (const py::object own = from.attr("hyper_connections"); !own.is_none())
     c.hyper = HyperKind{own.attr("streams").cast<int64_t>(), own.attr("rounds").cast<int64_t>(),
-                        own.attr("eps").cast<float>()};
+                        own.attr("eps").cast<float>(), own.attr("most").cast<float>()};
   read("attention_scale", c.attention_scale);
   read("attention_softcap", c.attention_softcap);
   read("logits_softcap", c.logits_softcap);

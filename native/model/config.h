@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/kernels.h"
+#include "model/mixers/indexer_kinds.h"
 
 namespace forearm {
 
@@ -25,11 +26,6 @@ struct Rope {
   std::vector<float> inv_freq;  // [rotary_dim / 2]
   float scale = 1.0f;
   bool interleaved = false;
-};
-
-// Small heads that choose blocks of keys: BlockIndexer of app/forearm/model/families/recurrences.py.
-struct BlockIndexerKind {
-  int64_t head_dim, block, chosen, local;
 };
 
 struct AttentionKind {
@@ -85,14 +81,6 @@ struct Mamba2Kind {
   int64_t channels() const { return inner() + 2 * groups * state_dim; }  // of the convolution: x, b and c
 };
 
-// The indexer of sparse attention: Indexer of app/forearm/model/families/config.py.
-struct IndexerKind {
-  int64_t heads, head_dim;
-  int64_t chosen;       // keys that a query attends to
-  bool interleaved;     // its rope, whose angles are the layer's
-  bool shared = false;  // the layer attends to the keys that an earlier layer has chosen
-};
-
 // Multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434). The cache has one vector of rank + rotary numbers
 // for each token: the latent, from which every head's keys and values follow, and a rotated key that all heads share.
 // So Config::kv_heads is 1 and head_dim rank + rotary.
@@ -105,6 +93,7 @@ struct LatentKind {
   float query_growth = 0.0f;  // AttentionKind's
   int64_t query_positions = 0;
   std::optional<IndexerKind> indexer = std::nullopt;  // none: queries see all keys
+  bool sinks = false;                                 // AttentionKind's
 
   int64_t query_dim() const { return plain + rotary; }
 };
@@ -250,10 +239,12 @@ struct HyperKind {
   static constexpr int64_t kMost = 8;
 
   int64_t streams;
-  int64_t rounds;  // that make the matrix of the streams doubly stochastic
+  int64_t rounds;  // that make the matrix of the streams doubly stochastic; 0: they are not mixed
   float eps;
+  float most = 2.0f;  // of the weight of a half's result
 
-  int64_t weights() const { return (2 + streams) * streams; }
+  int64_t scales() const { return rounds ? 3 : 2; }
+  int64_t weights() const { return (rounds ? 2 + streams : 2) * streams; }
 };
 
 // The role of a packed matrix: app/forearm/model/families/matrices.py's Role.
@@ -367,6 +358,8 @@ struct Config {
   bool distance_embeddings() const { return distance_bias == DistanceBiasKind::embedded; }
   // The latent attention of the model's layers; null: they have none.
   const LatentKind* latent() const;
+  // Latent attention has gates of every number of its values, which are floats until then.
+  bool gates_latents() const { return latent() && attention_gate != Gate::none && !head_gates; }
   const BlockIndexerKind* block_indexer() const;  // of all layers that have one; null: none has
   // A half's result is not added to the residual: it is projected, and joined there behind it.
   bool joins_behind() const { return parallel_residual || hyper; }

@@ -107,7 +107,7 @@ void check_latent(const Config& c, const LatentKind& latent) {
       refuse("latent attention has " + std::to_string(latent.rotary) + " rotated numbers, its rope " +
              std::to_string(rotated));
   }
-  if (c.attention_gate != Gate::none && !c.head_gates) refuse("latent attention has one gate of each head");
+  if (c.attention_gate == Gate::softplus && !c.head_gates) refuse("gates of latent attention's values are sigmoids");
   if (c.kv_heads != 1 || c.head_dim != latent.rank + latent.rotary)
     refuse("latent attention has one key head of rank + rotary numbers; this one has " + std::to_string(c.kv_heads) +
            " of " + std::to_string(c.head_dim));
@@ -325,11 +325,14 @@ void check_streams(const Config& c) {
   }
   if (c.hyper) {
     in_range("residual streams", c.hyper->streams, 1, HyperKind::kMost);
-    in_range("rounds that make a matrix doubly stochastic", c.hyper->rounds, 1, 1000);
-    const auto whole = [](const LayerKind& layer) { return layer.mixer_as<CompressedKind>() && layer.experts; };
+    in_range("rounds that make a matrix doubly stochastic", c.hyper->rounds, 0, 1000);
+    const auto whole = [](const LayerKind& layer) {
+      const auto& own = layer.feed_forward;
+      return (layer.mixer_as<CompressedKind>() || layer.mixer_as<LatentKind>()) && own && !own->gate_cut;
+    };
     if (c.alt_up || c.some_norm_after() || c.norm_residual != NormResidual::none || c.residual_scale != 1.0f ||
         !c.final_norm || c.pooled || c.layer_scalar || !std::all_of(c.layers.begin(), c.layers.end(), whole))
-      refuse("hyper-connections need layers of compressed attention and experts, with norms before each half alone");
+      refuse("hyper-connections need layers of compressed or latent attention, with norms before each half alone");
   }
 }
 

@@ -131,14 +131,15 @@ struct SelectiveScanColumns {
 };
 
 // The columns of latent attention's joint matrix: the queries or their latent, then the keys' latent with the rotated
-// key, then a gate of each head if there are gates.
+// key, then the gates, if there are any: one of each head, or of each number of its value.
 struct LatentColumns {
   int64_t latent, gate, end;
 
   LatentColumns(const LatentKind& kind, const Config& c)
       : latent(round_up(kind.q_rank ? kind.q_rank : c.heads * kind.query_dim(), kPanel)),
         gate(latent + round_up(kind.rank + kind.rotary, kPanel)),
-        end(gate + (c.attention_gate == Gate::none ? 0 : round_up(c.heads, kPanel))) {}
+        end(gate + (c.attention_gate == Gate::none ? 0 : round_up(c.heads * (c.head_gates ? 1 : kind.value), kPanel))) {
+  }
 };
 
 // The columns of an indexer's joint matrix: keys at 0, and the weight of each head.

@@ -163,7 +163,8 @@ std::vector<MatrixInput> matrix_inputs(const Config& c, const Formats& formats, 
     if (format == formats.end()) throw std::invalid_argument("there is no format for the matrix '" + spec.name + "'");
     Matrix matrix;
     matrix.shape(spec.name, spec.columns(), spec.k, format->second, {});
-    const bool normed = c.sub_norm && (spec.role == Role::mixer_out || spec.role == Role::feed_forward_out);
+    const bool normed = (c.sub_norm && (spec.role == Role::mixer_out || spec.role == Role::feed_forward_out)) ||
+                        (c.gates_latents() && spec.role == Role::mixer_out);
     MatrixInput input{tied_head ? Role::head : spec.role,
                       spec.k,
                       matrix.form(),
@@ -327,7 +328,7 @@ void Scratch::carve_latent(Carver& carver, const Config& c, const Limits& limits
   const LatentKind* latent = c.latent();
   const int64_t tokens = latent ? round_up(limits.step_tokens, 2) : 0;
   queries = carver.floats(latent && latent->q_rank ? tokens : 0, latent ? c.heads * latent->query_dim() : 0);
-  absorbed = carver.floats(tokens, c.heads * (c.head_dim + (c.attention_gate == Gate::none ? 0 : 1)));
+  absorbed = carver.floats(tokens, c.heads * (c.head_dim + (c.attention_gate != Gate::none && c.head_gates ? 1 : 0)));
   attended = carver.floats(tokens, latent ? c.heads * latent->rank : 0);
   const int64_t rows = round_up(limits.step_tokens, 2);
   carver.take(inner.shared, rows);

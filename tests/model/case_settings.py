@@ -20,6 +20,10 @@ _GEMMA3N = {
 _LATENT = {
     "num_key_value_heads": 6, "kv_lora_rank": 48, "qk_nope_head_dim": 20, "qk_rope_head_dim": 12, "v_head_dim": 28,
 }  # fmt: skip
+_HY = {
+    "q_lora_rank": 52, "head_dim": 12, "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
+    "index_n_heads": 8, "index_head_dim": 32, "index_topk": 24, "swiglu_limit": 0.3,
+}  # fmt: skip
 _LONGCAT = {"q_lora_rank": 52, "head_dim": 12, "ffn_hidden_size": 100, "expert_ffn_hidden_size": 28}
 _ZAMBA2 = {
     "num_hidden_layers": 5, "num_key_value_heads": 6, "mamba_d_state": 20, "n_mamba_heads": 6, "chunk_size": 16,
@@ -431,6 +435,14 @@ ROWS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any], int
         **_M3, "layer_types": ["minimax_m3_sparse"] * 2, "index_topk_blocks": 2, "index_local_blocks": 2,
         "index_block_size": 64, "max_position_embeddings": 512, "num_local_experts": 5,
     }, 290),
+    # chosen keys beside gates and sinks, of several residual streams that are not mixed
+    ("hy_v4", "HYV4Config", {
+        **_LATENT, **_HY, "num_hidden_layers": 4, "indexer_types": ["full", "shared", "full", "shared"],
+    }),
+    ("hy_v4-two-streams", "HYV4Config", {
+        **_LATENT, **_HY, "num_hidden_layers": 3, "hc_mult": 2, "hc_magnitude": 1.3, "hc_eps": 1e-3,
+        "swiglu_limit": 0.8, "indexer_types": ["full", "shared", "shared"], "norm_topk_prob": False,
+    }),
     # two attentions in a layer, experts on a shortcut, some of which pass a row on
     ("longcat_flash", "LongcatFlashConfig", {
         **_LATENT, **_LONGCAT, "num_hidden_layers": 4, "n_routed_experts": 7, "zero_expert_num": 5, "moe_topk": 4,

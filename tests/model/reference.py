@@ -158,15 +158,21 @@ def hyper_connected(config: ModelConfig, weights: dict[str, Array], tokens: list
     positions = np.arange(len(tokens))
     x = embedded(config, weights, tokens, 0, positions, e)
     streams = np.repeat(x[:, None], config.hyper_connections.streams, axis=1)
+    seen: Seen = None
     for i, layer in enumerate(config.layers):
         own = {name.split(".", 2)[2]: w for name, w in weights.items() if name.startswith(f"layers.{i}.")}
-        assert isinstance(layer.mixer, CompressedAttention)
-        assert isinstance(layer.feed_forward, Experts)
         x, post, mix = weighed(config, own, "attention", streams, e)
-        y = compressed_attention(config, layer.mixer, own, norm(config, own, "input_norm", x, e), positions, e)
+        x = norm(config, own, "input_norm", x, e)
+        if isinstance(layer.mixer, LatentAttention):
+            y, seen = latent_attention(config, layer.mixer, own, x, positions, e, seen)
+        else:
+            assert isinstance(layer.mixer, CompressedAttention)
+            y = compressed_attention(config, layer.mixer, own, x, positions, e)
         streams = joined(streams, y, post, mix, e)
         x, post, mix = weighed(config, own, "mlp", streams, e)
-        y = experts(layer.feed_forward, own, norm(config, own, "pre_mlp_norm", x, e), e, tokens)
+        x, half = norm(config, own, "pre_mlp_norm", x, e), layer.feed_forward
+        assert half is not None
+        y = experts(half, own, x, e, tokens) if isinstance(half, Experts) else mlp(half, own, x, e)
         streams = joined(streams, y, post, mix, e)
     return norm(config, weights, "final_norm", weighed(config, weights, "head", streams, e)[0], e)
 
@@ -365,9 +371,12 @@ def latent_attention(
     mixed = attended(
         config, w, np.concatenate([absorbed, turned], axis=2), k, k[..., : own.rank], (0, 0), positions, e, seen
     )
-    if config.attention_gate != "none":
-        mixed = e.around(mixed * sigmoid(linear(x, w["q_gate"], None, e))[..., None], e.sums, 4)
+    gates = sigmoid(linear(x, w["q_gate"], None, e)) if config.attention_gate != "none" else None
+    if gates is not None and config.head_gates:
+        mixed = e.around(mixed * gates[..., None], e.sums, 4)
     out = np.concatenate([linear(mixed[:, h], v_up[h], None, floats) for h in range(config.heads)], axis=1)
+    if gates is not None and not config.head_gates:
+        out = e.around(out * gates, e.sums, 4)
     return linear(out, w["o"], w.get("o.bias"), e), seen
 
 

@@ -122,7 +122,10 @@ def weighed(
     x = e.around((pre[..., None] * streams).sum(axis=1), e.sums, count)
     if half == "head":
         return x, post, mix
-    post = e.around(2 / (1 + np.exp(-(scale[1] * post + base[1]))), e.sums, 8)
+    post = own.most / (1 + np.exp(-(scale[1] * post + base[1]))) + (0.0 if own.rounds else own.eps)
+    post = e.around(post, e.sums, 8)
+    if not own.rounds:
+        return x, post, np.broadcast_to(np.eye(count), (len(x), count, count))
     mix = (scale[2] * mix + base[2]).reshape(-1, count, count)
     mix = np.exp(mix - mix.max(axis=2, keepdims=True))
     mix = mix / mix.sum(axis=2, keepdims=True) + own.eps

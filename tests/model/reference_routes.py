@@ -72,8 +72,13 @@ def chosen_keys(
     assert own.rope is not None
     turned = replace(config, ropes=tuple(replace(one, interleaved=indexer.interleaved) for one in config.ropes))
     q = linear(latents, w["index_q"], None, e).reshape(len(x), indexer.heads, -1)
-    k = norm(replace(config, layer_norm=True), w, "index_norm", linear(x, w["index_k"], None, exact), e)[:, None]
-    q, k = (rotated(turned, own.rope, one, positions, e) for one in (q, k))
+    of_keys = replace(config, layer_norm=True, norm_eps=indexer.key_eps)
+    k = norm(of_keys, w, "index_norm", linear(x, w["index_k"], None, exact), e)[:, None]
+    first = indexer.head_dim - own.rotary if indexer.last else 0
+    q, k = (
+        np.concatenate([one[..., :first], rotated(turned, own.rope, one[..., first:], positions, e)], axis=-1)
+        for one in (q, k)
+    )
     k = e.around(k, e.cache)
     products = np.maximum(q @ k[:, 0].T, 0)  # [tokens, heads, keys]
     scores = np.matmul(linear(x, w["index_weights"], None, exact)[:, None], products)[:, 0]

@@ -11,7 +11,6 @@ from forearm.model.families.config import (
     Dense,
     Experts,
     FeedForward,
-    Indexer,
     LatentAttention,
     Layer,
     ModelConfig,
@@ -23,6 +22,7 @@ from forearm.model.families.recurrences import (
     CompressedAttention,
     GatedDelta,
     HyperConnections,
+    Indexer,
     Lightning,
     Mamba2,
     SelectiveScan,
@@ -80,7 +80,7 @@ BACK = replace(rope(8), inv_freq=-rope(8).inv_freq)
 # streams and cut gates, too; experts apart from a dense feed-forward; learned positions, LayerNorm, biases and no gate;
 # heads that end inside a panel; experts, a gated shared one beside them in one layer, chosen by groups in the other;
 # latent attention, with heads that the threads divide, beside experts on a shortcut, and to keys that are chosen;
-# attention to blocks that are chosen; compressed attention of several streams.
+# streams that are not mixed, attention to blocks that are chosen; compressed attention of several streams.
 SHAPES = {
     "llama": LLAMA,
     "olmo2": replace(LLAMA, qk_norm="full", norm_placement="post"),
@@ -275,6 +275,15 @@ SHAPES = {
         layers=(Layer(MLA, ON_SHORTCUT), Layer(None, FeedForward(100)), Layer(MLA, FeedForward(176))) * 2,
     ),
     "chosen keys": replace(LATENT, layers=tuple(Layer(one, FeedForward(176)) for one in CHOOSING)),
+    "streams that keep their rows": replace(
+        LATENT,
+        attention_gate="sigmoid",
+        hyper_connections=HyperConnections(3, 0, 1e-6, 1.3),
+        layers=tuple(
+            Layer(replace(MLA, sinks=True, indexer=replace(one, last=True, key_eps=1e-5)), half)
+            for one, half in zip(INDEXERS, (FeedForward(176), *(Experts(40, 12, 3, limit=0.5),) * 2), strict=True)
+        ),
+    ),
     "chosen blocks": replace(
         LLAMA,
         qk_norm="head",

@@ -1,4 +1,4 @@
-"""Latent attention, and chosen keys, through the engine: transformers' tokens, blocks alone, drafts, shared prefixes."""
+"""Latent attention, and chosen keys, through the engine: transformers' tokens, blocks alone, drafts and prefixes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from forearm.model.quantization.quantization import Asked
 
 TYPES = ["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3"]
 SHORTCUT = "longcat_flash"  # experts beside two attentions, some of which pass rows on
-INDEXED = ["deepseek_v32", "glm_moe_dsa"]
+INDEXED = ["deepseek_v32", "glm_moe_dsa", "hy_v4"]
 BLOCKS = "minimax_m3_vl_text"  # attention to blocks that an indexer chooses
 
 

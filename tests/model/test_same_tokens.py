@@ -92,9 +92,6 @@ class Weights:
             if mixer.ratio and dim:
                 self.vector(f"{prefix}{name}_norm", dim, 1.0)
                 self.vector(f"{prefix}{name}_bias", mixer.ratio * mixer.series * dim, 0.0)
-        for half in ("hyper_attention", "hyper_mlp"):
-            assert self.config.hyper_connections is not None
-            self.hyper(prefix + half, self.config.hyper_connections.weights, 3)
 
     def latents(self, prefix: str, mixer: LatentAttention) -> None:
         if mixer.q_rank:
@@ -140,7 +137,9 @@ class Weights:
         if isinstance(mixer, Attention) and mixer.blocks:
             self.vector(prefix + "index_q_norm", mixer.blocks.head_dim, 1.0)
             self.vector(prefix + "index_norm", mixer.blocks.head_dim, 1.0)
-        if isinstance(mixer, CompressedAttention) or (isinstance(mixer, Attention) and mixer.sinks):
+        for half in ("hyper_attention", "hyper_mlp") if config.hyper_connections else ():
+            self.hyper(prefix + half, config.hyper_connections.weights, config.hyper_connections.scales)
+        if isinstance(mixer, CompressedAttention) or getattr(mixer, "sinks", False):
             self.vector(prefix + "sinks", config.heads_of(mixer)[0], 0.5)
         if config.per_layer:
             self.norm(prefix + "per_layer_norm")
@@ -247,8 +246,9 @@ Executors = dict[int, _native.Executor]  # one entry a thread count
 
 BASIC, DELTA = ("llama", "gemma2", "opt"), ("delta", "delta by channel")
 OTHERS = (
-    "slopes", "shortcut", "chosen keys", "chosen blocks", "compressed", "per layer", "streams", "experts apart",
-    "heads by layer", "norms within halves", "norms of heads with biases", "a layer before the head",
+    "slopes", "shortcut", "chosen keys", "chosen blocks", "streams that keep their rows", "compressed", "per layer",
+    "streams", "experts apart", "heads by layer", "norms within halves", "norms of heads with biases",
+    "a layer before the head",
 )  # fmt: skip
 FLOATS: tuple[DTypeName, ...] = ("float32", "bfloat16")
 KINDS: list[tuple[str, WeightFormat, str]] = [(s, WeightFormat(dtype), dtype) for s in SHAPES for dtype in FLOATS]

@@ -80,6 +80,7 @@ _QWEN4_TEXT = {
     "indexer_budget": 64,
     "indexer_compress_ratio": 4,
 }
+_WRITTEN_AS_COMPUTED = ("hy_v4",)  # see made_cases.py
 # Encoders that generate text only when configured as decoders, with causal attention.
 _BERTS = (
     "bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie", "megatron-bert", "rembert",
@@ -89,7 +90,7 @@ _BERTS = (
 _OTHER: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("minicpm3", "glm4_moe_lite", "axk2"), _MLA),
     **dict.fromkeys(("deepseek_v3", "longcat_flash", "youtu", "axk1"), _MLA_ROTATED),
-    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), _MLA_ROTATED | _INDEX),
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa", "hy_v4"), _MLA_ROTATED | _INDEX),
     "deepseek_v4": {
         **_INDEX,
         "index_topk": 4,
@@ -217,7 +218,7 @@ def save_tiny(model_type: str, folder: Path) -> transformers.PreTrainedModel:
     for values in model.parameters():
         if values.dim() >= 2:
             torch.nn.init.normal_(values, std=0.1)
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, save_original_format=model_type not in _WRITTEN_AS_COMPUTED)
     if model.config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:  # this class keeps the text part only
         tiny_config(model_type).save_pretrained(folder)
     return model

@@ -187,9 +187,11 @@ constexpr Gathering kGatherings[] = {
 struct Scoring {
   int64_t head_dim, heads, end;
   DType dtype;
+  float least;  // a single head's products are added as they are
   std::vector<float> q, weights, keys;
 
-  Scoring(int64_t dim, int64_t count, int64_t last, DType type) : head_dim(dim), heads(count), end(last), dtype(type) {
+  Scoring(int64_t dim, int64_t count, int64_t last, DType type)
+      : head_dim(dim), heads(count), end(last), dtype(type), least(count == 1 ? -INFINITY : 0.0f) {
     Random random(dim * 31 + count * 7 + last);
     q = random.floats(heads * dim, 3.0f);
     weights = random.floats(heads);
@@ -206,7 +208,7 @@ std::vector<float> score(Report& report, const Kernels& tier, const Scoring& p, 
   const int64_t pieces = step ? (p.end + step - 1) / step : 1;
   for (int64_t i = pieces; i-- > 0;)  // a piece that wrote before its first key would spoil no later one
     tier.index_scores({cache.cache, cache.blocks.data(), p.q.data(), p.weights.data(), p.heads, p.head_dim, i * step,
-                       step ? std::min(p.end, (i + 1) * step) : p.end, scores.data(), scratch.data()});
+                       step ? std::min(p.end, (i + 1) * step) : p.end, scores.data(), scratch.data(), p.least});
   report.holds(scratch.border_is_whole(), "index_scores keeps to its scratch");
   report.holds(std::all_of(scores.begin() + readable, scores.end(), [](float x) { return isnan(x); }),
                "index_scores keeps to its pairs of blocks");
@@ -231,9 +233,10 @@ void check_scores(Report& report, const Scoring& p, Form form, const std::vector
         magnitude += fabs(product);
       }
       const double weight = p.weights[head], own = magnitude * (2 * static_cast<double>(p.head_dim + 4) + 3) * kUnit;
-      sum += weight * fmax(0, dot);
+      const double counted = fmax(p.least, dot);
+      sum += weight * counted;
       error += fabs(weight) * own;
-      spread += fabs(weight) * (fmax(0, dot) + own);
+      spread += fabs(weight) * (fabs(counted) + own);
     }
     wanted.push_back(sum);
     tolerance.push_back(error + static_cast<double>(p.heads) * kUnit * spread + 0x1p-126);

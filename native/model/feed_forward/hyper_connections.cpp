@@ -103,13 +103,15 @@ void HyperConnections::mix(int64_t row, Range columns) const {
   const Operand& kept = step_.scratch.hyper_weights;
   const float* post = static_cast<float*>(kept.data) + row * kept.stride;
   const float *weights = post + streams_, *y = step_.projected_row(row) + columns.begin;
+  const bool mixes = step_.config.hyper->rounds > 0;
   float before[HyperKind::kMost][kPartColumns];
   for (int64_t i = 0; i < streams_; ++i) std::copy_n(stream(i, row) + columns.begin, columns.size(), before[i]);
   for (int64_t j = 0; j < streams_; ++j) {
     float* to = stream(j, row) + columns.begin;
     for (int64_t c = 0; c < columns.size(); ++c) to[c] = post[j] * y[c];
-    for (int64_t i = 0; i < streams_; ++i)
+    for (int64_t i = 0; i < streams_ && mixes; ++i)
       for (int64_t c = 0; c < columns.size(); ++c) to[c] += weights[i * streams_ + j] * before[i][c];
+    for (int64_t c = 0; c < columns.size() && !mixes; ++c) to[c] += before[j][c];
   }
 }
 
@@ -149,8 +151,9 @@ void HyperConnections::weigh(size_t half, int64_t row, StreamWeights& own) const
   }
   for (int64_t i = 0; i < streams_; ++i) own.pre[i] = sigmoid(u[1 + i]) + kind.eps;
   if (count == streams_) return;
-  for (int64_t i = 0; i < streams_; ++i) own.post[i] = 2.0f * sigmoid(u[1 + streams_ + i]);
-  balance(u + 1 + 2 * streams_, own);
+  for (int64_t i = 0; i < streams_; ++i)
+    own.post[i] = kind.most * sigmoid(u[1 + streams_ + i]) + (kind.rounds ? 0.0f : kind.eps);
+  if (kind.rounds) balance(u + 1 + 2 * streams_, own);
 }
 
 // Makes a doubly stochastic matrix of its logits (Sinkhorn and Knopp 1967).
@@ -197,7 +200,8 @@ void HyperConnections::collapse(const StepWalk& w, size_t half) const {
     const Operand& kept = step_.scratch.hyper_weights;
     float* to = static_cast<float*>(kept.data) + row * kept.stride;
     std::copy_n(weights.post, streams_, to);
-    for (int64_t s = 0; s < streams_; ++s) std::copy_n(weights.mix[s], streams_, to + (1 + s) * streams_);
+    for (int64_t s = 0; s < streams_ && step_.config.hyper->rounds; ++s)
+      std::copy_n(weights.mix[s], streams_, to + (1 + s) * streams_);
   }
   step_.barrier(w);
 }

@@ -11,8 +11,6 @@
 namespace forearm {
 namespace {
 
-// The epsilon of the LayerNorm of keys in transformers' classes.
-constexpr float kKeyEps = 1e-6f;
 // Keys that a member scores at once: of 128 numbers in bfloat16 512 KiB, which neighbouring rows find in its cache.
 constexpr int64_t kScoredKeys = 2048;
 
@@ -81,8 +79,8 @@ void Indexer::store_keys(const StepWalk& w, size_t layer) {
   const Operand& in = step_.scratch.index_in;
   const Range rows = step_.mine(w, w.rows);
   auto* keys = static_cast<float*>(in.data);
-  step_.kernel.norm(
-      {keys, in.stride, rows.begin, rows.end, own.head_dim, norm.weight.data(), or_null(norm.bias), kKeyEps, true, in});
+  step_.kernel.norm({keys, in.stride, rows.begin, rows.end, own.head_dim, norm.weight.data(), or_null(norm.bias),
+                     own.key_eps, true, in});
   rotate(kind(layer), keys, in.stride, 1, rows);
   step_.kernel.write_kv({kv_.index(layer), keys + rows.begin * in.stride, nullptr, in.stride, rows.size(), own.head_dim,
                          0, step_.scratch.slots + rows.begin});
@@ -94,10 +92,11 @@ void Indexer::project_queries(StepWalk& w, size_t layer, const Matrix& before, c
   step_.multiply(w, q, rows, step_.scratch.index_queries);
 }
 
-// Rotates the first numbers of each head.
+// Rotates the first numbers of each head, or the last ones.
 void Indexer::rotate(const LatentKind& k, float* x, int64_t stride, int64_t heads, Range rows) const {
   const auto rope = static_cast<size_t>(*k.rope);
   const int64_t first = rows.begin * k.rotary / 2;
+  x += k.indexer->last ? k.indexer->head_dim - k.rotary : 0;
   step_.kernel.rope({x + rows.begin * stride, stride, rows.size(), heads, k.indexer->head_dim, k.rotary,
                      step_.scratch.cosines[rope] + first, step_.scratch.sines[rope] + first, k.indexer->interleaved});
 }

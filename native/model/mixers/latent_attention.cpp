@@ -1,6 +1,7 @@
 #include "model/mixers/latent_attention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "model/mixers/paged_attention.h"
@@ -58,8 +59,10 @@ const Norm* LatentAttention::mix(StepWalk& w, size_t layer, const Norm* add) {
   step_.barrier(w);
   weigh(w, layer);
   step_.barrier(w);
-  const Norm* after = norms.post_attention.if_there();
-  step_.project_back(w, step_.output(w, step_.scratch.mixed, m.o->matrix), *m.o, after);
+  const Norm* after = config_.joins_behind() ? &norms.post_attention : norms.post_attention.if_there();
+  const Operand mixed = config_.gates_latents() ? step_.raw_output(w, step_.scratch.mixed, m.o->matrix)
+                                                : step_.output(w, step_.scratch.mixed, m.o->matrix);
+  step_.project_back(w, mixed, *m.o, after);
   step_.barrier(w);
   return after;
 }
@@ -121,7 +124,8 @@ void LatentAttention::absorb(StepWalk& w, size_t layer) {
     const float* rotated = floats_at(queries, rows.begin, from_column + k.plain);
     for (int64_t r = 0; r < rows.size(); ++r)
       std::copy_n(rotated + r * queries.stride, k.rotary, floats_at(absorbed, rows.begin + r, to + k.rank));
-    for (int64_t r = rows.begin; r < rows.end && config_.attention_gate != Gate::none; ++r)
+    const bool gated = config_.attention_gate != Gate::none && config_.head_gates;
+    for (int64_t r = rows.begin; r < rows.end && gated; ++r)
       *floats_at(absorbed, r, config_.heads * config_.head_dim + head) =
           *floats_at(step_.scratch.mixer_in, r, LatentColumns(k, config_).gate + head);
   });
@@ -142,22 +146,36 @@ void LatentAttention::attend(StepWalk& w, size_t layer) {
   task.q = floats_at(step_.scratch.absorbed, 0, 0);
   task.q_stride = step_.scratch.absorbed.stride;
   task.scale = config_.attention_scale;
-  if (config_.attention_gate != Gate::none) task.gate = task.q + config_.heads * config_.head_dim;
+  if (config_.attention_gate != Gate::none && config_.head_gates) task.gate = task.q + config_.heads * config_.head_dim;
   task.gate_kind = config_.attention_gate;
   task.gates = 1;
+  task.sinks = or_null(weights_.sinks(layer));
   task.out = step_.scratch.attended;
   forearm::attend(w, step_, kv_, attention_.plan_of(layer), layer, task);
 }
 
-// Multiplies each head's weighted latent with W_V.
+// Multiplies each head's weighted latent with W_V, and the result with its gates if every number has one.
 void LatentAttention::weigh(StepWalk& w, size_t layer) {
   const LatentKind& k = kind(layer);
-  const Operand out = step_.scratch.mixed.target(layers_[layer].o->matrix);
+  const bool gated = config_.gates_latents();
+  const Operand out = gated ? step_.scratch.mixed.raw : step_.scratch.mixed.target(layers_[layer].o->matrix);
   each_head(w, step_, layers_[layer].v_up->matrix, [&](int64_t head, Range rows, Range columns) {
     multiply_head(w.member, step_, layers_[layer].v_up->matrix, head, columns,
                   part_of(step_.scratch.attended, rows.begin, head * k.rank), rows.size(),
                   part_of(out, rows.begin, head * k.value));
+    if (gated) gate(layer, head, rows, columns);
   });
+}
+
+void LatentAttention::gate(size_t layer, int64_t head, Range rows, Range columns) const {
+  const LatentKind& k = kind(layer);
+  const int64_t first = head * k.value + columns.begin, from = LatentColumns(k, config_).gate + first;
+  const bool last = layer + 1 == layers_.size();  // whose rows are those of logits
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    const float* gates = floats_at(step_.scratch.mixer_in, last ? step_.batch().logit_row[r] : r, from);
+    float* x = floats_at(step_.scratch.mixed.raw, r, first);
+    for (int64_t i = 0; i < columns.size(); ++i) x[i] *= 1.0f / (1.0f + std::exp(-gates[i]));
+  }
 }
 
 }  // namespace forearm

@@ -54,6 +54,7 @@ class LatentAttention {
   void grow(const StepWalk& w, const LatentKind& k) const;
   void attend(StepWalk& w, size_t layer);
   void weigh(StepWalk& w, size_t layer);
+  void gate(size_t layer, int64_t head, Range rows, Range columns) const;
 
   const Config& config_;
   const Weights& weights_;

@@ -66,8 +66,10 @@ void attend_piece(int member, const Step& step, const KvBlocks& kv, const Attent
   task.head_dim = heads.head_dim;
   task.kv_head = item.kv_head;
   task.group = item.heads;
-  if (item.heads < heads.group())  // all heads share one key, and the results are floats
+  if (item.heads < heads.group()) {  // all heads share one key, and the results are floats
     task.out.data = static_cast<float*>(task.out.data) + item.head * heads.latent;
+    if (task.sinks) task.sinks += item.head;
+  }
   task.token_end = item.tokens;
   task.first_position = item.first_position;
   task.keys = item.keys;

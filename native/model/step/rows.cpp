@@ -15,6 +15,10 @@ Operand Step::output(StepWalk& w, const Site& site, const Matrix& matrix, const 
   return prepare(w, {site, site.raw, w.rows, nullptr, norm}, matrix);
 }
 
+Operand Step::raw_output(StepWalk& w, const Site& site, const Matrix& matrix) {
+  return prepare(w, {site, site.raw, w.rows, nullptr, nullptr}, matrix);
+}
+
 Operand Step::output_again(StepWalk& w, const Site& site, const Matrix& matrix, const Matrix& before,
                            const Operand& ready) {
   const Format &one = before.format, &other = matrix.format;

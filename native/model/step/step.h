@@ -50,6 +50,8 @@ class Step {
   // Returns the output of a mixer or of the first half of a feed-forward, in the form that `matrix` takes, normalized
   // if there is a norm: then it was written as Site::target says.
   Operand output(StepWalk& w, const Site& site, const Matrix& matrix, const Norm* norm = nullptr);
+  // As output, of an operation that wrote Site::raw whatever the form of `matrix` is.
+  Operand raw_output(StepWalk& w, const Site& site, const Matrix& matrix);
   // Returns the same rows for another matrix behind `before`, whose rows are `ready`. Rows of the same form would take
   // their place, so no member may still multiply with them: the step then waits.
   Operand output_again(StepWalk& w, const Site& site, const Matrix& matrix, const Matrix& before, const Operand& ready);

@@ -54,7 +54,8 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
     if (const auto& own = c.layers[i].feed_forward; own && own->activation == Activation::xielu)
       declare_vector("layers." + std::to_string(i) + ".xielu", xielus_[i], 4, {4, {}});
     const auto* own = c.layers[i].mixer_as<AttentionKind>();
-    if ((own && own->sinks) || c.layers[i].mixer_as<CompressedKind>()) {
+    const auto* latent = c.layers[i].mixer_as<LatentKind>();
+    if ((own && own->sinks) || (latent && latent->sinks) || c.layers[i].mixer_as<CompressedKind>()) {
       const int64_t heads = c.head_shape(i).heads;
       declare_vector(layer + "sinks", sinks_[i], heads, {heads, {}});
     }
@@ -182,7 +183,7 @@ void Weights::declare_hyper(const Config& c) {
     const std::string name =
         head ? "hyper_head" : "layers." + std::to_string(half / 2) + (half % 2 ? ".hyper_mlp" : ".hyper_attention");
     const int64_t count = head ? c.hyper->streams : c.hyper->weights();
-    const int64_t values = count * c.hyper->streams * c.hidden, scales = head ? 1 : 3;
+    const int64_t values = count * c.hyper->streams * c.hidden, scales = head ? 1 : c.hyper->scales();
     declare_vector(name + "_project", hypers_[half].project, values, {values, {}});
     declare_vector(name + "_base", hypers_[half].base, count, {count, {}});
     declare_vector(name + "_scale", hypers_[half].scale, scales, {scales, {}});

@@ -146,6 +146,17 @@ SMALL: dict[str, dict[str, Any]] = {
         "model_type": "kolibri1", "architectures": ["Kolibri1ForCausalLM"], **_EXPERTS, "sliding_window": 8,
         "shared_expert_intermediate_size": 16, "num_key_value_heads": 2,
     },
+    "hy_v4": {
+        "model_type": "hy_v4", "architectures": ["HYV4ForCausalLM"], **_LATENT, "index_n_heads": 4,
+        "index_head_dim": 16, "index_topk": 8, "hc_mult": 2,
+    },
+    "minimax_m3": {
+        "model_type": "minimax_m3_vl_text", "architectures": ["MiniMaxM3VLForCausalLM"], "head_dim": 16,
+        "num_key_value_heads": 2, "index_n_heads": 2, "index_head_dim": 16, "index_block_size": 32,
+        "index_topk_blocks": 1, "dense_intermediate_size": 40, "shared_intermediate_size": 24, "num_local_experts": 4,
+        "num_experts_per_tok": 2, "layer_types": ["full_attention", *["minimax_m3_sparse"] * 2],
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+    },
     "longcat_flash": {
         "model_type": "longcat_flash", "architectures": ["LongcatFlashForCausalLM"], "num_layers": 1,
         "ffn_hidden_size": 64, "expert_ffn_hidden_size": 24, "n_routed_experts": 4, "zero_expert_num": 3, "moe_topk": 2,

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.unit.model.test_families import folder_of
 
 from forearm.errors import ConfigError
-from forearm.model.families.config import Attention, Experts, FeedForward
+from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention
 from forearm.model.families.families import read_config
-from forearm.model.families.recurrences import BlockIndexer
+from forearm.model.families.recurrences import BlockIndexer, HyperConnections, Indexer
 
 
 def test_minimax_m3_chooses_blocks_of_keys_where_either_key_says(tmp_path: Path) -> None:
@@ -64,3 +66,51 @@ def test_blocks_that_cannot_be_chosen_are_refused(changes: dict[str, Any], messa
     }  # fmt: skip
     with pytest.raises(ConfigError, match=message):
         read_config(folder_of(tmp_path, small | changes))
+
+
+_HY4: dict[str, Any] = {  # the values of transformers' class, which are those of Hy4-preview
+    "architectures": ["HYV4ForCausalLM"], "attention_bias": False, "hc_eps": 1e-06, "hc_magnitude": 2.0, "hc_mult": 4,
+    "hidden_act": "silu", "hidden_size": 2816, "index_head_dim": 128, "index_n_heads": 16, "index_topk": 2048,
+    "intermediate_size": 6912, "kv_lora_rank": 512, "max_position_embeddings": 262144, "model_type": "hy_v4",
+    "moe_intermediate_size": 768, "n_group": 1, "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": True,
+    "num_attention_heads": 32, "num_experts_per_tok": 8, "num_hidden_layers": 34, "q_lora_rank": 1536,
+    "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
+    "routed_scaling_factor": 2.827, "swiglu_limit": 10.0, "topk_group": 1, "torch_dtype": "bfloat16", "v_head_dim": 256,
+    "vocab_size": 120832,
+}  # fmt: skip
+
+
+def test_hy4_shares_choices_and_has_gates_sinks_and_streams(tmp_path: Path) -> None:
+    config = read_config(folder_of(tmp_path, _HY4))
+
+    mixers = [cast("LatentAttention", layer.mixer) for layer in config.layers]
+    indexer = Indexer(16, 128, 2048, last=True, key_eps=1e-5)
+    assert [mixer.indexer for mixer in mixers[:6]] == [
+        replace(indexer, shared=i in (2, 3, 4)) for i in range(6)
+    ]  # fmt: skip
+    assert {(mixer.sinks, mixer.rank, mixer.value) for mixer in mixers} == {(True, 512, 256)}
+    assert config.hyper_connections == HyperConnections(4, 0, 1e-6, 2.0)
+    assert (config.attention_gate, config.head_gates, config.ropes[0].interleaved) == ("sigmoid", False, False)
+    halves = [layer.feed_forward for layer in config.layers]
+    assert halves[0] == FeedForward(6912)
+    assert isinstance(halves[1], Experts)
+    assert (halves[1].limit, halves[1].shared, set(halves[2:])) == (10.0, FeedForward(768), {halves[1]})
+    unbounded = read_config(folder_of(tmp_path, _HY4 | {"swiglu_limit": 0.0})).layers[1].feed_forward
+    assert cast("Experts", unbounded).limit == math.inf
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hc_mult": 9}, "hc_mult = 9; it should be 1 to 8"),
+        ({"hc_eps": -1.0}, "hc_eps = -1.0; it should be 0 to 1"),
+        ({"hc_magnitude": 0}, "hc_magnitude = 0"),
+        ({"attention_bias": True}, "attention_bias = true; it should be false"),
+        ({"indexer_types": ["shared"] * 34}, "indexer_types = .*the first one full"),
+        ({"q_lora_rank": None}, "q_lora_rank"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_hy4_cannot_have_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_config(folder_of(tmp_path, _HY4 | changes))

@@ -105,7 +105,7 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
             yield from _recurrence(layer, at, names, names["delta"], _delta(mixer, apart))
             if apart:
                 yield from _convolutions(layer, at, names, mixer)
-        if isinstance(mixer, CompressedAttention) or (isinstance(mixer, Attention) and mixer.sinks):
+        if isinstance(mixer, CompressedAttention) or (isinstance(mixer, Attention | LatentAttention) and mixer.sinks):
             yield TensorPart(f"{layer}.sinks", f"{at}.{names['sinks']}", (config.heads_of(mixer)[0],))
     yield from _distances(config, prefix, names)
     yield from _streams(config, "", prefix, names)
@@ -184,7 +184,7 @@ def _streams(config: ModelConfig, layer: str, at: str, names: Mapping[str, str])
         return
     for half in ("hyper_attention", "hyper_mlp") if layer else ("hyper_head",):
         count = own.weights if layer else own.streams
-        sizes = {"fn": count * own.streams * config.hidden, "base": count, "scale": 3 if layer else 1}
+        sizes = {"fn": count * own.streams * config.hidden, "base": count, "scale": own.scales if layer else 1}
         for part, name in (("fn", "project"), ("base", "base"), ("scale", "scale")):
             stored = names[half].replace("{part}", part)
             yield TensorPart(f"{layer}.{half}_{name}".lstrip("."), f"{at}{stored}", (sizes[part],))
@@ -277,8 +277,9 @@ def _head_norms(config: ModelConfig, mixer: Attention, layer: str, at: str) -> I
     if config.sub_norm:
         there = f"{at}.{(VECTORS | config.names)['attn_sub_norm']}"
         yield from norm_vectors(f"{layer}.attn_sub_norm", there, heads * head_dim, False)
-    for norm, stored in (("index_q_norm", "index_q_norm"), ("index_norm", "index_k_norm")) if mixer.blocks else ():
-        yield from norm_vectors(f"{layer}.{norm}", f"{at}.self_attn.{stored}", mixer.blocks.head_dim, False)
+    if blocks := mixer.blocks:
+        for norm, stored in (("index_q_norm", "index_q_norm"), ("index_norm", "index_k_norm")):
+            yield from norm_vectors(f"{layer}.{norm}", f"{at}.self_attn.{stored}", blocks.head_dim, False)
     if config.qk_norm == "none":
         return
     for norm, count in (("q_norm", heads), ("k_norm", kv_heads))[: 2 if mixer.shared_from is None else 1]:

@@ -11,7 +11,7 @@ from forearm.model.families.recurrences import CompressedAttention, Mamba2, Recu
 
 if TYPE_CHECKING:
     from forearm.array_types import Float32Array
-    from forearm.model.families.recurrences import AltUp, BlockIndexer, HyperConnections
+    from forearm.model.families.recurrences import AltUp, BlockIndexer, HyperConnections, Indexer
     from forearm.model.modules.linear_module import LinearModule
 
 # swiglu_oai: gpt-oss's clamped gate * sigmoid(1.702 gate) * (up + 1), only of a gated feed-forward. xielu: Apertus'
@@ -63,23 +63,6 @@ class Attention:
 
 
 @dataclass(frozen=True)
-class Indexer:
-    """Small heads that choose the keys which a token attends to (DeepSeek-AI 2025, arXiv:2512.02556, sparse attention).
-
-    A token sees the `chosen` keys before it whose scores are the largest, and all if it has no more. A score is the sum
-    over `heads` heads of head_dim numbers of weight * max(0, query . key); queries are made of the latent of queries,
-    keys and weights of the residual. interleaved: its rope, with the angles of the layer. shared: the layer has no
-    indexer, but sees the keys that the last layer with one has chosen (GLM-5.2; Bai et al. 2026, arXiv:2603.12201).
-    """
-
-    heads: int
-    head_dim: int
-    chosen: int
-    interleaved: bool = False
-    shared: bool = False
-
-
-@dataclass(frozen=True)
 class LatentAttention:
     """A mixer: multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434).
 
@@ -102,6 +85,7 @@ class LatentAttention:
     query_positions: int = 0
     indexer: Indexer | None = None
     scales: tuple[float, float] = (1.0, 1.0)
+    sinks: bool = False  # as of Attention
 
 
 Mixer = Attention | LatentAttention | CompressedAttention | Recurrent

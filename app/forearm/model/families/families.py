@@ -32,7 +32,7 @@ from forearm.model.families import (
 from forearm.model.families.config import ModelConfig
 from forearm.model.families.decoder import FamilyInputs
 from forearm.model.families.encoders.encoders import ENCODERS, modernbert_decoder
-from forearm.model.families.indexed import minimax_m3
+from forearm.model.families.indexed import hy_v4, minimax_m3
 from forearm.model.families.keys import Keys, read_json, text_part
 from forearm.model.families.own_code.families import OWN_CODE
 from forearm.model.families.recurrent import mamba2, selective_scan, zamba
@@ -233,6 +233,7 @@ FAMILIES: dict[str, Family] = {
     "minimax": hybrid.minimax,
     "hunyuan_v1_moe": mixtures.hunyuan_moe,
     "hy_v3": mixtures.hy_v3,
+    "hy_v4": hy_v4.hy_v4,
     "dots1": mixtures.dots1,
     "dbrx": mixtures.dbrx,
     "longcat_flash": mixtures.longcat_flash,
@@ -306,8 +307,7 @@ FAMILIES: dict[str, Family] = {
     "cosmos3_edge": llama_like.cosmos3_edge,
     "fun_asr_nano": llama_like.qwen3,
     "fuyu": layer_norm.persimmon,
-    "granite4_vision": llama_like.granite,
-    "granite_docling": llama_like.granite,
+    **dict.fromkeys(("granite4_vision", "granite_docling"), llama_like.granite),
     "hunyuan_vl": llama_like.hunyuan_vl,
     "hyperclovax_vision_v2": post_norm.hyperclovax,
     "mllama_text_model": llama_like.mllama,

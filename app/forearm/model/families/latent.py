@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from forearm.model.families.config import Experts, FeedForward, Indexer, LatentAttention, ModelConfig, Rope
+from forearm.model.families.config import Experts, FeedForward, LatentAttention, ModelConfig, Rope
 from forearm.model.families.decoder import FamilyInputs, activation, decoder, flat_rope, listed_layers, positions
 from forearm.model.families.experts import SHARED_EXPERTS, routed
 from forearm.model.families.keys import Keys
+from forearm.model.families.recurrences import Indexer
 
 
 def deepseek_v2(inputs: FamilyInputs) -> ModelConfig:
@@ -90,7 +91,7 @@ def glm4_moe_lite(inputs: FamilyInputs) -> ModelConfig:
 def deepseek_v32(inputs: FamilyInputs) -> ModelConfig:
     """DeepSeek V3.2: DeepSeek V3 whose tokens attend to the keys that an indexer chooses."""
     inputs = inputs.with_defaults(index_topk=2048, index_head_dim=128, index_n_heads=64)
-    return _indexed(inputs, deepseek_v3(inputs), interleaved=False)
+    return indexed(inputs, deepseek_v3(inputs), interleaved=False)
 
 
 def glm_moe_dsa(inputs: FamilyInputs) -> ModelConfig:
@@ -99,13 +100,13 @@ def glm_moe_dsa(inputs: FamilyInputs) -> ModelConfig:
         q_lora_rank=2048, n_routed_experts=256, moe_intermediate_size=2048, num_experts_per_tok=8,
         routed_scaling_factor=2.5, first_k_dense_replace=3, index_topk=2048, index_head_dim=128, index_n_heads=32,
     )  # fmt: skip
-    return _indexed(inputs, glm4_moe_lite(inputs), interleaved=True)
+    return indexed(inputs, glm4_moe_lite(inputs), interleaved=True)
 
 
 _INDEXED_LAYERS = "indexed_attention", "deepseek_sparse_attention"  # transformers' names, now and before
 
 
-def _indexed(inputs: FamilyInputs, config: ModelConfig, *, interleaved: bool) -> ModelConfig:
+def indexed(inputs: FamilyInputs, config: ModelConfig, *, interleaved: bool) -> ModelConfig:
     """Return the model with an indexer in each layer, or a share in the one of an earlier layer."""
     keys = inputs.keys
     heads, head_dim, chosen = (keys.integer(f"index_{size}") for size in ("n_heads", "head_dim", "topk"))

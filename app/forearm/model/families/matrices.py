@@ -184,8 +184,8 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str, aside: bool = False) -> 
         yield joint("qkv", rows, "mixer_in", config.qkv_bias or config.centred)
         yield _single(f"{at}o", "self_attn.o_proj", width, result, "mixer_out", config.o_bias or own.o_bias)
         if own.blocks:
-            sizes = (("q", kv_heads * own.blocks.head_dim), ("k", own.blocks.head_dim))
-            yield joint("index_in", [(f"index_{n}", f"self_attn.index_{n}_proj", r) for n, r in sizes], "router")
+            few = (("q", kv_heads * own.blocks.head_dim), ("k", own.blocks.head_dim))
+            yield joint("index_in", [(f"index_{n}", f"self_attn.index_{n}_proj", r) for n, r in few], "router")
     elif isinstance(own, ShortConv):
         yield joint("conv_in", [(f"conv_{n}", "conv.in_proj", width) for n in "bcx"], "mixer_in", own.bias)
         yield _single(f"{at}conv_out", "conv.out_proj", width, width, "mixer_out", own.bias)
@@ -237,7 +237,8 @@ def _latent(config: ModelConfig, own: LatentAttention, at: str) -> Iterator[Matr
         MatrixPart(f"{at}kv_down", "self_attn.kv_a_proj_with_mqa", own.rank + own.rotary),
     )
     if config.attention_gate != "none":
-        joint = (*joint, MatrixPart(f"{at}q_gate", "self_attn.g_proj", heads))
+        gates = heads if config.head_gates else heads * own.value
+        joint = (*joint, MatrixPart(f"{at}q_gate", "self_attn.g_proj", gates))
     yield MatrixSpec(f"{at}latent_in", joint, config.hidden, "mixer_in", config.qkv_bias)
     if own.q_rank:
         yield _single(f"{at}q_up", "self_attn.q_b_proj", query, own.q_rank, "mixer_inner")

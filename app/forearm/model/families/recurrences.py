@@ -193,6 +193,26 @@ class CompressedAttention:
 
 
 @dataclass(frozen=True)
+class Indexer:
+    """Small heads that choose the keys which a token attends to (DeepSeek-AI 2025, arXiv:2512.02556, sparse attention).
+
+    A token sees the `chosen` keys before it whose scores are the largest, and all if it has no more. A score is the sum
+    over `heads` heads of head_dim numbers of weight * max(0, query . key); queries are made of the latent of queries,
+    keys and weights of the residual. interleaved: its rope, with the angles of the layer. shared: the layer has no
+    indexer, but sees the keys that the last layer with one has chosen (GLM-5.2; Bai et al. 2026, arXiv:2603.12201).
+    last: the last numbers of a head are rotated, not the first. key_eps: of the LayerNorm of keys.
+    """
+
+    heads: int
+    head_dim: int
+    chosen: int
+    interleaved: bool = False
+    shared: bool = False
+    last: bool = False
+    key_eps: float = 1e-6
+
+
+@dataclass(frozen=True)
 class BlockIndexer:
     """Small queries, one of each kv head, that choose the blocks of keys which a token attends to (MiniMax M3).
 
@@ -215,16 +235,23 @@ class HyperConnections:
     Each half of a layer reads a weighted sum of the streams; its result is added to each by a weight, and the streams
     are mixed by a matrix that `rounds` rounds of dividing by the sums of columns and rows, with `eps` added to these,
     make doubly stochastic. The weights are functions of the token's streams.
+    rounds: 0: streams are not mixed, and `eps` is added to the weight of a result, too. most: of such a weight (Hy4).
     """
 
     streams: int
     rounds: int
     eps: float
+    most: float = 2.0
+
+    @property
+    def scales(self) -> int:
+        """Return the number of factors of the weights before a half."""
+        return 3 if self.rounds else 2
 
     @property
     def weights(self) -> int:
         """Return the number of weights before a half: of what it reads, of its result, and of the matrix."""
-        return (2 + self.streams) * self.streams
+        return (2 + self.streams if self.rounds else 2) * self.streams
 
 
 Recurrent = ShortConv | Mamba2 | SelectiveScan | GatedDelta | Lightning
