@@ -49,11 +49,12 @@ two cores); with one of 400 tokens 0.26, and the first chat waits 3 to 4 % longe
 and alone. In `deepseek_v32`, `glm_moe_dsa` and `hy_v4` a token attends to the 2,048 keys that the layer's indexer
 chooses, or an earlier layer's in GLM-5.2 and Hy4. In `minimax_m3_vl_text` each kv head attends to 16 blocks of 128
 keys that the layer's indexer chooses for it. In `deepseek_v4` a token attends to a window of 128 keys and to entries
-that stand for 4 or 128 tokens each; what the tokens so far add to the next entry is its state (DeepSeek V4 Flash: 0.42 MiB a sequence, 50 KiB a token
-in the KV cache in bfloat16, most of them of keys that no later token sees). Of models that see or hear the text part is
-served. Where transformers leaves out by what Cohere 2 and Granite scale their logits (`aya_vision`, `cohere2_vision`,
-`granite_speech`), forearm scales them as for the text model alone: the greedy tokens are the same.
-transformers 5.23 rotates the published `dbrx` with a base of 10,000; forearm with the trained one, attn_config's.
+that stand for 4 or 128 tokens each; what the tokens so far add to the next entry is its state (DeepSeek V4 Flash: 0.42
+MiB a sequence, 50 KiB a token in the KV cache in bfloat16, most of them of keys that no later token sees). Of models
+that see or hear the text part is served. Where transformers leaves out by what Cohere 2 and Granite scale their logits
+(`aya_vision`, `cohere2_vision`, `granite_speech`), forearm scales them as for the text model alone: the greedy tokens
+are the same. transformers 5.23 rotates the published `dbrx` with a base of 10,000; forearm with the trained one,
+attn_config's.
 It bounds the steps of `zamba2`'s and `nemotron_h`'s prompts by time_step_min, but not those of generated tokens;
 forearm bounds neither. Adapters of `zamba2` are added to the matrices of its shared blocks as these are read: Zamba2-7B
 takes 15.7 GiB in bfloat16, 2.0 more than its parameters, and multiplies with nothing beside.

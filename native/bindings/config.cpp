@@ -151,6 +151,20 @@ std::optional<IndexerKind> indexer_of(const py::handle& indexer) {
                      indexer.attr("key_eps").cast<float>()};
 }
 
+LatentKind latent_of(const py::handle& from) {
+  const auto size = [&from](const char* field) { return from.attr(field).cast<int64_t>(); };
+  return {from.attr("rope").cast<std::optional<int>>(),
+          size("rank"),
+          size("plain"),
+          size("rotary"),
+          size("value"),
+          size("q_rank"),
+          from.attr("query_growth").cast<float>(),
+          size("query_positions"),
+          indexer_of(from.attr("indexer")),
+          from.attr("sinks").cast<bool>()};
+}
+
 LayerKind layer_of(const py::handle& layer) {
   const py::object mixer = layer.attr("mixer"), feed_forward = layer.attr("feed_forward"),
                    beside = layer.attr("beside");
@@ -193,16 +207,7 @@ LayerKind layer_of(const py::handle& layer) {
                                 size("index_dim"),
                                 size("chosen")};
   else if (py::hasattr(mixer, "rank"))
-    kind.mixer = LatentKind{mixer.attr("rope").cast<std::optional<int>>(),
-                            size("rank"),
-                            size("plain"),
-                            size("rotary"),
-                            size("value"),
-                            size("q_rank"),
-                            mixer.attr("query_growth").cast<float>(),
-                            size("query_positions"),
-                            indexer_of(mixer.attr("indexer")),
-                            mixer.attr("sinks").cast<bool>()};
+    kind.mixer = latent_of(mixer);
   else
     kind.mixer = attention_of(mixer);
   if (!beside.is_none()) kind.beside = mamba2_of(beside);

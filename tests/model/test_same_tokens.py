@@ -12,7 +12,7 @@ from tests.model.shapes import LLAMA, SHAPES
 
 from forearm import _native
 from forearm.config.number_formats import DTypeName, KvDTypeName, WeightFormat
-from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig
+from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, Mixer, ModelConfig
 from forearm.model.families.matrices import matrices, uniform_formats
 from forearm.model.families.recurrences import (
     CompressedAttention,
@@ -134,13 +134,7 @@ class Weights:
             self.compressed(prefix, mixer)
         elif config.qk_norm != "none" and isinstance(mixer, Attention):
             self.head_norms(prefix, mixer)
-        if isinstance(mixer, Attention) and mixer.blocks:
-            self.vector(prefix + "index_q_norm", mixer.blocks.head_dim, 1.0)
-            self.vector(prefix + "index_norm", mixer.blocks.head_dim, 1.0)
-        for half in ("hyper_attention", "hyper_mlp") if config.hyper_connections else ():
-            self.hyper(prefix + half, config.hyper_connections.weights, config.hyper_connections.scales)
-        if isinstance(mixer, CompressedAttention) or getattr(mixer, "sinks", False):
-            self.vector(prefix + "sinks", config.heads_of(mixer)[0], 0.5)
+        self.chosen_by(prefix, mixer)
         if config.per_layer:
             self.norm(prefix + "per_layer_norm")
         if config.alt_up:
@@ -151,6 +145,17 @@ class Weights:
             self.vector(prefix + "scalar", 1, 1.0)
         if layer.mamba2:
             self.mamba2(prefix, layer.mamba2)
+
+    def chosen_by(self, prefix: str, mixer: Mixer | None) -> None:
+        """Load what chooses blocks of keys and weighs residual streams, and sinks."""
+        own = self.config.hyper_connections
+        if isinstance(mixer, Attention) and mixer.blocks:
+            self.vector(prefix + "index_q_norm", mixer.blocks.head_dim, 1.0)
+            self.vector(prefix + "index_norm", mixer.blocks.head_dim, 1.0)
+        for half in ("hyper_attention", "hyper_mlp") if own else ():
+            self.hyper(prefix + half, own.weights, own.scales)
+        if isinstance(mixer, CompressedAttention) or (isinstance(mixer, Attention | LatentAttention) and mixer.sinks):
+            self.vector(prefix + "sinks", self.config.heads_of(mixer)[0], 0.5)
 
     def head_norms(self, prefix: str, mixer: Attention) -> None:
         all_heads, kv_heads, head_dim = self.config.heads_of(mixer)

@@ -85,6 +85,10 @@ def matrices(config: ModelConfig) -> list[MatrixSpec]:
         found += _through_few(config, at)
         if layer.mixer:
             found += _of_mixer(config, layer.mixer, at, layer.aside)
+        if isinstance(layer.mixer, Attention) and (blocks := layer.mixer.blocks):
+            sizes = (("q", config.heads_of(layer.mixer)[1] * blocks.head_dim), ("k", blocks.head_dim))
+            few = tuple(MatrixPart(f"{at}index_{n}", f"self_attn.index_{n}_proj", rows) for n, rows in sizes)
+            found.append(MatrixSpec(f"{at}index_in", few, width, "router"))
         if layer.aside:
             found.append(_single(f"{at}side", "linear", width, width, "feed_forward_in"))
         if layer.beside:
@@ -183,9 +187,6 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str, aside: bool = False) -> 
         rows += [("q_gate", "self_attn.q_proj", gate)] if config.attention_gate != "none" else []
         yield joint("qkv", rows, "mixer_in", config.qkv_bias or config.centred)
         yield _single(f"{at}o", "self_attn.o_proj", width, result, "mixer_out", config.o_bias or own.o_bias)
-        if own.blocks:
-            few = (("q", kv_heads * own.blocks.head_dim), ("k", own.blocks.head_dim))
-            yield joint("index_in", [(f"index_{n}", f"self_attn.index_{n}_proj", r) for n, r in few], "router")
     elif isinstance(own, ShortConv):
         yield joint("conv_in", [(f"conv_{n}", "conv.in_proj", width) for n in "bcx"], "mixer_in", own.bias)
         yield _single(f"{at}conv_out", "conv.out_proj", width, width, "mixer_out", own.bias)

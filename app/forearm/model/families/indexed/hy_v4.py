@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
-from forearm.model.families.config import Experts, LatentAttention, Layer, ModelConfig
+from forearm.model.families.config import Experts, LatentAttention, ModelConfig
 from forearm.model.families.decoder import FamilyInputs
 from forearm.model.families.latent import glm4_moe_lite, indexed
-from forearm.model.families.recurrences import HyperConnections
+from forearm.model.families.recurrences import HyperConnections, Indexer
 
 
 def hy_v4(inputs: FamilyInputs) -> ModelConfig:
@@ -30,23 +30,20 @@ def hy_v4(inputs: FamilyInputs) -> ModelConfig:
             raise keys.wrong(key, f"{least} to {greatest}")
     inputs = replace(inputs, keys=keys.with_values(rope_interleave=False, indexer_rope_interleave=False))
     config = indexed(inputs, glm4_moe_lite(inputs), interleaved=False)
+    layers, limit = [], keys.number("swiglu_limit")
+    for layer in config.layers:
+        mixer, half = cast("LatentAttention", layer.mixer), layer.feed_forward
+        indexer = replace(cast("Indexer", mixer.indexer), last=True, key_eps=config.norm_eps)
+        if isinstance(half, Experts) and limit > 0:
+            half = replace(half, limit=limit)
+        layers.append(replace(layer, mixer=replace(mixer, sinks=True, indexer=indexer), feed_forward=half))
     return replace(
         config,
-        layers=tuple(_with_sinks(layer, keys.number("swiglu_limit"), config.norm_eps) for layer in config.layers),
+        layers=tuple(layers),
         attention_gate="sigmoid",
         hyper_connections=HyperConnections(streams, 0, eps, most),
         names=config.names | _NAMES,
     )
-
-
-def _with_sinks(layer: Layer, limit: float, eps: float) -> Layer:
-    """Return the layer with sinks, an indexer that rotates the last numbers, and bounds of its experts' gates."""
-    mixer, half = cast("LatentAttention", layer.mixer), layer.feed_forward
-    assert mixer.indexer is not None
-    mixer = replace(mixer, sinks=True, indexer=replace(mixer.indexer, last=True, key_eps=eps))
-    if isinstance(half, Experts) and limit > 0:
-        half = replace(half, limit=limit)
-    return replace(layer, mixer=mixer, feed_forward=half)
 
 
 _NAMES = {
