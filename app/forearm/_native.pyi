@@ -56,7 +56,7 @@ def kv_block_bytes(config: ModelConfig, kv_dtype: str, grouped: bool = False) ->
 
 def kv_reaches(config: ModelConfig, kv_dtype: str) -> list[int]:
     """The groups that an executor with kv_groups divides its layers into: the tokens that a query sees at the most in
-    each, its own among them; 0: all before. Those come first. One group: the model's layers are not divided."""
+    each, its own among them; 0: all before. Those come first. One group: all layers see so many."""
 
 def state_bytes(config: ModelConfig) -> int:
     """Executor.state_bytes_per_slot of an executor like this."""

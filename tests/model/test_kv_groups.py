@@ -1,4 +1,4 @@
-"""Models some of whose layers have a window, through the engine: their blocks behind the window are freed, and the
+"""Models whose layers, some or all, have a window, through the engine: their blocks behind the window are freed, and the
 tokens are those of a cache that keeps all.
 """
 
@@ -34,11 +34,14 @@ TYPES: dict[str, dict[str, Any]] = {
         "layer_types": [*KINDS, *KINDS[-2:]],
     },
     "cohere2": {},
+    # All layers have the window.
+    "mistral": {"layer_types": KINDS[:1] * 7},
+    "starcoder2": {"layer_types": KINDS[:1] * 7},
 }
 
 
 def made(model_type: str, folder: Path) -> PreTrainedModel:
-    """Write a random model with windows of 40 tokens in five of seven layers."""
+    """Write a random model with windows of 40 tokens in all of its layers or in five of seven."""
     config = tiny_config(model_type)
     changes = {
         "num_hidden_layers": 7,
@@ -148,8 +151,9 @@ def test_blocks_behind_the_window_are_freed_and_a_prefix_is_found_again(
     assert max(used) <= groups.blocks(904) < 0.5 * groups.count * 29
 
 
-def test_tokens_are_those_of_transformers(tmp_path: Path) -> None:
-    model = made("gemma3_text", tmp_path)
+@pytest.mark.parametrize(("model_type", "windowed"), [("gemma3_text", 5), ("mistral", 1), ("starcoder2", 1)])
+def test_tokens_are_those_of_transformers(model_type: str, windowed: int, tmp_path: Path) -> None:
+    model = made(model_type, tmp_path)
     save_words(tmp_path)
     prompt = tokens_of(6, 330)
     out = model.generate(torch.tensor([prompt]), max_new_tokens=64, do_sample=False, eos_token_id=None, pad_token_id=0)
@@ -160,5 +164,5 @@ def test_tokens_are_those_of_transformers(tmp_path: Path) -> None:
     )
     (answer,) = llm.generate({"prompt_token_ids": prompt}, params, use_tqdm=False)
 
-    assert llm._loop.scheduler.blocks.groups.windowed == 5
+    assert llm._loop.scheduler.blocks.groups.windowed == windowed
     assert list(answer.outputs[0].token_ids) == out[0, 330:].tolist()

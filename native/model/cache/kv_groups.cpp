@@ -54,9 +54,10 @@ KvGroups kv_groups(const Config& c, DType dtype) {
     most = std::max(most, bytes);
     total += bytes;
   }
-  if (all.empty() || windowed.empty()) return whole;
-
   KvGroups best = whole;
+  if (all.empty()) best.reach = {reach};
+  if (all.empty() || windowed.empty()) return best;
+
   double least = INFINITY;
   int64_t page = 0;
   for (const Layer& layer : all) {

@@ -18,9 +18,9 @@ struct KvGroups {
   std::vector<size_t> of;  // by layer; 0 where it has no keys
 };
 
-// Divides the layers, which should waste little of the pages and be in few groups. One group of all layers where
-// windows are not all that bounds them: layers that keep states or entries, latents, and prompts computed whole; and
-// where no layer, or every layer, has a window.
+// Divides the layers, which should waste little of the pages and be in few groups. One group of all layers where no
+// layer, or every layer, has a window; and one that sees all where windows are not all that bounds them: layers that
+// keep states or entries, latents, and prompts computed whole.
 KvGroups kv_groups(const Config& config, DType dtype);
 
 }  // namespace forearm

@@ -1,4 +1,4 @@
-"""The block pool of a model some of whose layers have a window: what sequences read is what was written for them."""
+"""The block pool of a model whose layers, some or all, have a window: what sequences read is what was written for them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from forearm.engine.sequence import Sequence
 
 STEP = 70
 GROUPS = KvGroups(whole=2, windowed=3, reach=100, held=blocks_for(100 + 64 + STEP) + 1)
+ALL_WINDOWED = KvGroups(whole=0, windowed=1, reach=100, held=GROUPS.held)
 
 
 class Cache:
@@ -57,10 +58,11 @@ class Cache:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_sequences_read_their_own_tokens_and_no_block_is_lost(seed: int) -> None:
+@pytest.mark.parametrize(("groups", "count"), [(GROUPS, 130), (ALL_WINDOWED, 20)], ids=["some", "all"])
+def test_sequences_read_their_own_tokens_and_no_block_is_lost(groups: KvGroups, count: int, seed: int) -> None:
     """Sequences with common beginnings come, grow, are preempted and end, in a cache that is mostly short of blocks."""
     dice = random.Random(seed)
-    cache, running = Cache(130), list[Sequence]()
+    cache, running = Cache(count, groups), list[Sequence]()
     prompts = [[dice.randrange(3) for _ in range(dice.choice((40, 300, 500)))] for _ in range(3)]
     adopted = refused = 0
     for _ in range(250):
@@ -91,18 +93,19 @@ def test_sequences_read_their_own_tokens_and_no_block_is_lost(seed: int) -> None
 
     for one in running:
         cache.pool.release(one)
-    assert cache.pool.available == 130
+    assert cache.pool.available == count
 
 
-def test_a_long_sequence_keeps_the_blocks_of_its_window_alone() -> None:
-    cache, one = Cache(300), sequence([1] * 1600)
+@pytest.mark.parametrize("groups", [GROUPS, ALL_WINDOWED], ids=["some", "all"])
+def test_a_long_sequence_keeps_the_blocks_of_its_window_alone(groups: KvGroups) -> None:
+    cache, one = Cache(groups.blocks(1600), groups), sequence([1] * 1600)
     most = 0
     while one.pending:
         assert cache.step(one, min(STEP, one.pending))
         most = max(most, cache.pool.used)
 
-    assert most <= GROUPS.blocks(1600) == 2 * 50 + 3 * GROUPS.held
-    assert cache.pool.used == 2 * 50 + 3 * (50 - GROUPS.first_seen(1600))
+    assert most <= groups.blocks(1600) == groups.whole * 50 + groups.windowed * groups.held
+    assert cache.pool.used == groups.whole * 50 + groups.windowed * (50 - groups.first_seen(1600))
 
 
 def test_a_prefix_is_found_where_its_window_is_known() -> None:
@@ -121,12 +124,43 @@ def test_a_prefix_is_found_where_its_window_is_known() -> None:
     assert known(cache.pool, [*range(50)] * 12) == 576
 
 
+def test_a_prefix_of_windows_alone_is_found_where_the_last_one_is_known() -> None:
+    """No block before the window is needed; those that a sequence dropped are evicted first."""
+    cache, one = Cache(20, ALL_WINDOWED), sequence([*range(50)] * 12)
+    while one.pending:
+        assert cache.step(one, min(STEP, one.pending))
+    cache.pool.release(one)
+
+    other = sequence([7] * 330)
+    while other.pending:
+        assert cache.step(other, min(STEP, other.pending))
+    cache.pool.release(other)
+
+    assert known(cache.pool, [*range(50)] * 4) == 0
+    assert known(cache.pool, [*range(50)] * 12) == 576
+    again = sequence([*range(50)] * 12)
+    assert cache.pool.adopt(again) == 576
+    assert [block > 0 for block in again.blocks].count(True) >= 3
+    while again.pending:
+        assert cache.step(again, min(STEP, again.pending))
+
+
 def test_groups_are_made_where_a_window_leaves_blocks_behind() -> None:
     assert KvGroups.of([0], 512, 131072) == ONE_GROUP
     assert KvGroups.of([0, 1024, 1024], 512, 1600) == ONE_GROUP
     groups = KvGroups.of([0, 1024, 1024], 512, 131072)
     assert (groups.whole, groups.windowed, groups.reach) == (1, 2, 1024)
     assert groups.blocks(131072) == 4096 + 2 * groups.held
-    assert groups.longest(groups.blocks(131072)) == 131072
-    assert groups.longest(groups.blocks(320)) == 320
+    assert groups.longest(groups.blocks(131072), 262144) == 131072
+    assert groups.longest(groups.blocks(320), 262144) == 320
     assert groups.sequences(2 * groups.blocks(131072), 131072) == 2.0
+
+
+def test_layers_that_all_have_a_window_are_one_windowed_group() -> None:
+    assert KvGroups.of([1024], 512, 1600) == ONE_GROUP
+    groups = KvGroups.of([1024], 512, 131072)
+    assert (groups.whole, groups.windowed, groups.reach) == (0, 1, 1024)
+    assert groups.blocks(131072) == groups.held == (1024 + 64 + 512) // 32 + 1
+    assert groups.longest(groups.held, 131072) == 131072
+    assert groups.longest(10, 131072) == 320
+    assert groups.sequences(2 * groups.held, 131072) == 2.0

@@ -25,9 +25,9 @@ class BlockPool:
     with, as later ones may do there, too (Pan et al. 2025, Marconi, arXiv:2411.19379). While a free slot is left, the
     other ends of a prompt's steps get a copy. A decoding sequence has one at the end of its last full block.
 
-    Where layers are in several groups (KvGroups), a sequence has a block in each for 32 tokens: one unit of its whole
-    groups and one of its windowed groups. It drops a windowed unit when no later token sees it. It can go on after a
-    prefix only if the windowed units that are seen from there are known, too.
+    A sequence has a block in each group of layers (KvGroups) for 32 tokens: one unit of its whole groups and one of its
+    windowed groups, where there are some. It drops a windowed unit when no later token sees it. It can go on after a
+    prefix only if the windowed units that are seen from there are known.
 
     drafted  by block: the number of its positions for which a draft model has keys and values
     states   None: the model's layers keep none
@@ -71,9 +71,9 @@ class BlockPool:
             if sequence.computed:
                 self.states.restore(sequence.blocks[sequence.computed // BLOCK_TOKENS - 1], sequence.state)
         while len(sequence.blocks) < blocks_for(sequence.computed + tokens):
-            unit = self._units.allocate(self.groups.whole)
-            self.drafted[unit] = 0
-            self._append(sequence, unit, self._units.allocate(self.groups.windowed) if self.groups.windowed else None)
+            whole, windowed = self._units.allocate(self.groups.whole), self._units.allocate(self.groups.windowed)
+            self._append(sequence, whole + windowed)
+            self.drafted[sequence.blocks[-1]] = 0
         return True
 
     def trim(self, sequence: Sequence) -> None:
@@ -143,19 +143,19 @@ class BlockPool:
         because its logits are wanted; so are prompt positions whose log-probabilities are wanted. The last shared block
         has a copy of states where layers keep some, and its window is known where layers have one.
         """
-        before, first = sequence.computed, len(sequence.blocks)
-        known: list[int] = []
-        while (digest := self.next_digest(sequence, len(known))) and (unit := self._units.find(digest)) is not None:
-            known.append(unit)
-        known = known[: self._with_windows(sequence, len(known))]
-        sequence.computed += len(known) * BLOCK_TOKENS
-        seen = self.groups.first_seen(sequence.computed) if self.groups.windowed else len(sequence.tokens)
-        for number, unit in enumerate(known, first):
-            windowed = self._units.find(_windowed(sequence.digests[number])) if number >= seen else None
-            self._append(sequence, unit, windowed)
-            self._units.use(unit)
-            if windowed is not None:
-                self._units.use(windowed)
+        before, first, groups, known = sequence.computed, len(sequence.blocks), self.groups, 0
+        while digest := self.next_digest(sequence, known):
+            if groups.whole and self._units.find(digest) is None:
+                break
+            known += 1
+        known = self._with_windows(sequence, known)
+        sequence.computed += known * BLOCK_TOKENS
+        seen = groups.first_seen(sequence.computed)
+        for i in range(first, first + known):
+            digest = sequence.digests[i]
+            whole = self._units.share(digest) if groups.whole else ()
+            windowed = self._units.share(_windowed(digest)) if groups.windowed and i >= seen else (0,) * groups.windowed
+            self._append(sequence, whole + windowed)
         self._pass(sequence, first)
         if self.states is None or sequence.computed == before:
             return sequence.computed - before
@@ -229,7 +229,8 @@ class BlockPool:
             return
         for i in range(start // BLOCK_TOKENS, sequence.computed // BLOCK_TOKENS):
             digest = self._digest(sequence, i)
-            self._put(sequence, i, 0, self._units.publish(digest, sequence.blocks[i]))
+            if self.groups.whole:
+                self._put(sequence, i, 0, self._units.publish(digest, sequence.blocks[i]))
             if self.groups.windowed:
                 table = sequence.tables[self.groups.whole]
                 self._put(sequence, i, self.groups.whole, self._units.publish(_windowed(digest), table[i]))
@@ -251,8 +252,8 @@ class BlockPool:
             sequence.passing = last if decodes else None
 
     def _with_windows(self, sequence: Sequence, known: int) -> int:
-        """Return how many of the next blocks, of which so many are known in the whole groups, can be adopted: the
-        windowed units that are seen behind the last of them are known, too.
+        """Return how many of the next `known` blocks, which are known in the whole groups, can be adopted: the windowed
+        units that are seen behind the last of them are known, too.
         """
         first = len(sequence.blocks)
         end, lacking = first + known, self.groups.windowed > 0
@@ -271,13 +272,10 @@ class BlockPool:
             self._drop_windowed(sequence, i)
         sequence.passed = seen
 
-    def _append(self, sequence: Sequence, unit: int, windowed: int | None) -> None:
-        """Append a unit of the whole groups, and one of the windowed groups; None: block 0 until one is put there."""
-        groups = self.groups
-        while len(sequence.tables) < groups.count:
+    def _append(self, sequence: Sequence, blocks: tuple[int, ...]) -> None:
+        """Append a block of each group to the tables."""
+        while len(sequence.tables) < self.groups.count:
             sequence.tables.append(array("i"))
-        blocks = self._units.blocks(unit)
-        blocks += self._units.blocks(windowed) if windowed is not None else (0,) * groups.windowed
         for table, block in zip(sequence.tables, blocks, strict=True):
             table.append(block)
 
@@ -292,7 +290,8 @@ class BlockPool:
         last = len(sequence.blocks) - 1
         if self.groups.windowed and last >= sequence.passed:
             self._drop_windowed(sequence, last)
-        self._units.drop(sequence.blocks[last])
+        if self.groups.whole:
+            self._units.drop(sequence.blocks[last])
         for table in sequence.tables:
             table.pop()
 

@@ -17,8 +17,8 @@ def blocks_for(tokens: int) -> int:
 class KvGroups:
     """The groups of a model: a block holds 32 tokens of the layers of one group, and all blocks have one size.
 
-    Layers of `whole` groups see all tokens, those of `windowed` ones the last `reach`, a query's own among them. A
-    sequence has a block of each whole group for 32 tokens, and of each windowed one for the last `held` * 32 at most.
+    Layers of `whole` groups see all tokens, those of `windowed` ones the last `reach`, a query's own among them. If all
+    layers have a window, they are one windowed group, and there is no whole one. A sequence has a block of each whole group for 32 tokens, and of each windowed one for the last `held` * 32 at most.
     """
 
     whole: int = 1
@@ -28,8 +28,8 @@ class KvGroups:
 
     @classmethod
     def of(cls, reaches: list[int], step_tokens: int, max_model_len: int) -> KvGroups:
-        """Return the groups of a model with these reaches (_native.kv_reaches), 0: all tokens; one group if no context
-        is so long that a window leaves blocks behind.
+        """Return the groups of a model with these reaches (_native.kv_reaches), 0: all tokens; one whole group if no
+        context is so long that a window leaves blocks behind.
         """
         windowed = sum(reach > 0 for reach in reaches)
         held = blocks_for(max(reaches) + _PAIR_TOKENS + step_tokens) + 1
@@ -50,11 +50,13 @@ class KvGroups:
         blocks = blocks_for(tokens)
         return self.whole * blocks + self.windowed * min(blocks, self.held)
 
-    def longest(self, blocks: int) -> int:
-        """Return the tokens of the longest sequence for which so many blocks suffice."""
+    def longest(self, blocks: int, most: int) -> int:
+        """Return the tokens of the longest sequence for which so many blocks suffice, at most `most`."""
         if not self.windowed or blocks < self.count * self.held:
-            return blocks // self.count * BLOCK_TOKENS
-        return (blocks - self.windowed * self.held) // self.whole * BLOCK_TOKENS
+            return min(most, blocks // self.count * BLOCK_TOKENS)
+        if not self.whole:
+            return most
+        return min(most, (blocks - self.windowed * self.held) // self.whole * BLOCK_TOKENS)
 
     def sequences(self, blocks: int, tokens: int) -> float:
         """Return how many sequences of so many tokens the blocks hold."""

@@ -24,24 +24,20 @@ class Units:
         """Count the blocks that can be allocated now; idle ones lose their content."""
         return len(self._free) + self._idle
 
-    def allocate(self, size: int) -> int:
-        """Return a unit of `size` blocks, in use. So many blocks must be available."""
+    def allocate(self, size: int) -> tuple[int, ...]:
+        """Return the blocks of a unit of `size` blocks, in use. So many must be available; none are needed for 0."""
+        if size == 0:
+            return ()
         while len(self._free) < size:
             self._evict()
         unit = self._free.pop()
         self._others[unit] = tuple(self._free.pop() for _ in range(size - 1))
         self._users[unit] = 1
-        return unit
+        return self.blocks(unit)
 
     def blocks(self, unit: int) -> tuple[int, ...]:
         """Return the blocks of a unit, the first one first."""
         return unit, *self._others[unit]
-
-    def use(self, unit: int) -> None:
-        """Count one user more of a unit in use or an idle one."""
-        if self._users[unit] == 0:
-            self._wake(unit)
-        self._users[unit] += 1
 
     def drop(self, unit: int) -> None:
         """Count one user less; without users, a unit is idle if its content is known, and free otherwise."""
@@ -53,6 +49,15 @@ class Units:
             self._idle += len(self.blocks(unit))
         else:
             self._give_back(unit)
+
+    def share(self, digest: bytes) -> tuple[int, ...]:
+        """Return the blocks of the unit with this digest, which must be known, and count one user more of it."""
+        unit = self._cache.find(digest)
+        assert unit is not None
+        if self._users[unit] == 0:
+            self._wake(unit)
+        self._users[unit] += 1
+        return self.blocks(unit)
 
     def find(self, digest: bytes) -> int | None:
         """Return the unit whose content has this digest; None: none is known."""
@@ -67,7 +72,7 @@ class Units:
             self._cache.put(digest, unit)
             return unit
         if known != unit:
-            self.use(known)
+            self.share(digest)
             self.drop(unit)
         return known
 

@@ -45,7 +45,7 @@ def kv_blocks(
     most = most if asked is None else (asked - kept_bytes) // block_bytes
     blocks = min((room - kept_bytes) // block_bytes, most)
     if blocks < sequence:
-        longest = groups.longest(max(0, blocks))
+        longest = groups.longest(max(0, blocks), model_len)
         raise DoesNotFit(
             f"one sequence of {model_len} tokens needs {in_gib(sequence * block_bytes)} of KV cache"
             f"{'' if asked is None else f', of {in_gib(asked)} asked for'}: {arithmetic}. "
@@ -75,4 +75,4 @@ def longest(
     """Return the longest sequence that memory allows, at most `model_len` tokens, for --max-model-len auto."""
     left = memory.available_bytes - kept_free_bytes(config, memory) - needed_bytes
     blocks = max(0, min(left, kv_bytes_asked(config) or left) // block_bytes)
-    return max(BLOCK_TOKENS, min(model_len, groups.longest(blocks)))
+    return max(BLOCK_TOKENS, groups.longest(blocks, model_len))
