@@ -180,7 +180,7 @@ def draft_checkpoint(config: EngineConfig, drafting: Drafting, folder: Path) -> 
 
 def groups_of(config: EngineConfig, checkpoint: Checkpoint) -> KvGroups:
     """Return the groups of layers that have KV blocks of their own. Beside a draft model, whose keys and values share
-    the blocks' numbers, and where prompts are computed whole, there is one group.
+    the blocks' numbers, and where prompts are computed whole, there is one group that keeps all tokens.
     """
     drafting = drafting_asked(config)
     if (drafting is not None and drafting.model) or _whole_prompts(config, checkpoint):
