@@ -1,5 +1,5 @@
-"""Models whose layers, some or all, have a window, through the engine: their blocks behind the window are freed, and the
-tokens are those of a cache that keeps all.
+"""Models whose layers, some or all, have a window, through the engine: blocks behind the window are freed, and tokens
+are those of a cache that keeps all.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.e2e.test_speculation import Eager, drafts_of
 from tests.model.transformers_types import VOCABULARY, save_words, tiny_config
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -116,6 +117,51 @@ def test_a_window_gives_the_same_tokens(folder: Path, wanted: list[list[int]], s
 
     assert found == wanted
     assert llm._loop.scheduler.blocks.groups.reach == WINDOW
+
+
+def test_a_draft_model_as_large_as_the_model_keeps_all(folder: Path, wanted: list[list[int]]) -> None:
+    """Each page of a group would have room for its keys, too, which takes more than freed blocks save."""
+    drafts = {"model": str(folder), "num_speculative_tokens": 3}
+
+    found, llm = served(folder, max_num_seqs=12, max_num_batched_tokens=32, speculative_config=drafts)
+
+    assert found == wanted
+    assert llm._loop.scheduler.blocks.groups == ONE_GROUP
+
+
+def test_a_draft_model_finds_its_keys_beside_windows(tmp_path: Path) -> None:
+    """All layers but one, which has no window, add nothing; this one alone is the draft model, and always right."""
+    only = KINDS.index("full_attention")
+    model = made("gemma3_text", tmp_path / "model")
+    for i, layer in enumerate(model.model.layers):
+        if i != only:
+            torch.nn.init.zeros_(layer.self_attn.o_proj.weight)
+            torch.nn.init.zeros_(layer.mlp.down_proj.weight)
+    model.save_pretrained(tmp_path / "model")
+    model.config.num_hidden_layers, model.config.layer_types = 1, ["full_attention"]
+    small = AutoModelForCausalLM.from_config(model.config).float()
+    values = model.state_dict()
+    small.load_state_dict({name: values[name.replace("layers.0.", f"layers.{only}.")] for name in small.state_dict()})
+    small.save_pretrained(tmp_path / "small")
+    for folder in (tmp_path / "model", tmp_path / "small"):
+        save_words(folder)
+    params = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True, detokenize=False)
+    found = []
+    for drafts in (None, {"model": str(tmp_path / "small"), "num_speculative_tokens": 3}):
+        llm = LLM(
+            str(tmp_path / "model"), dtype="float32", max_model_len=LENGTH, threads=1, max_num_seqs=4,
+            max_num_batched_tokens=32, speculative_config=drafts,
+        )  # fmt: skip
+        llm._loop._speculation._gain = Eager()
+        answers = [
+            llm.generate([{"prompt_token_ids": one} for one in PROMPTS], params, use_tqdm=False) for _ in range(2)
+        ]
+        found.append([list(one.outputs[0].token_ids) for again in answers for one in again])
+
+    assert found[1] == found[0]
+    assert llm._loop.scheduler.blocks.groups.reach == WINDOW
+    drafted, accepted = drafts_of(llm._loop)
+    assert drafted == accepted > 100
 
 
 def test_preempted_sequences_give_the_same_tokens(folder: Path, wanted: list[list[int]]) -> None:

@@ -6,13 +6,13 @@ import logging
 import os
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from forearm.config.engine_config import EngineConfig
 from forearm.config.speculative import drafting_asked
 from forearm.engine.admission import Admission, Terms
-from forearm.engine.cache.kv_groups import BLOCK_TOKENS
+from forearm.engine.cache.kv_groups import BLOCK_TOKENS, ONE_GROUP
 from forearm.engine.constraints.grammar import Grammars
 from forearm.engine.executor import NativeExecutor
 from forearm.engine.host import placement
@@ -99,9 +99,9 @@ def start(
             "take a draft model without, or the method ngram"
         )
     loading()
-    executor, *others = (
-        load(config, one, limits, cores, progress, outdated) for one in (checkpoint, draft) if one is not None
-    )
+    executor = load(config, checkpoint, limits, cores, progress, outdated)
+    undivided = replace(limits, groups=ONE_GROUP)
+    others = [] if draft is None else [load(config, draft, undivided, cores, progress, outdated)]
     blocks = _allocate(config, fitting, (executor, *others), before)
     shares = executor.kept_states > 0 if executor.states else not checkpoint.own_cache
     if not shares and config.enable_prefix_caching and plan is None:
@@ -113,9 +113,9 @@ def start(
         stepper = Stepper(executor, trace, spare_cpu=spare_cpu)
     else:
         stepper = PoolingStepper(executor, trace, terms.pooling)
-    for one in (stepper, *(Stepper(other, trace, spare_cpu=False) for other in others)):
-        warm_up(one, terms, limits.groups.count)
+    warm_up(stepper, terms, limits.groups.count)
     for other in others:
+        warm_up(Stepper(other, trace, spare_cpu=False), terms)
         while other.merge_page():
             pass
     meter = Meter(

@@ -1,4 +1,4 @@
-"""The block pool of a model whose layers, some or all, have a window: what sequences read is what was written for them."""
+"""The block pool of a model with windows in some or all layers: what sequences read is what was written for them."""
 
 from __future__ import annotations
 

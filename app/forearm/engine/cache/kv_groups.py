@@ -18,7 +18,8 @@ class KvGroups:
     """The groups of a model: a block holds 32 tokens of the layers of one group, and all blocks have one size.
 
     Layers of `whole` groups see all tokens, those of `windowed` ones the last `reach`, a query's own among them. If all
-    layers have a window, they are one windowed group, and there is no whole one. A sequence has a block of each whole group for 32 tokens, and of each windowed one for the last `held` * 32 at most.
+    layers have a window, they are one windowed group, and there is no whole one. A sequence has a block of each whole
+    group for 32 tokens, and of each windowed one for the last `held` * 32 at most.
     """
 
     whole: int = 1

@@ -91,7 +91,7 @@ def fit(
     """
     asked = config.max_model_len
     checkpoint = _opened(config, folder, asked if isinstance(asked, int) else None)
-    groups = groups_of(config, checkpoint)
+    groups = groups_of(config, checkpoint, draft)
     block_bytes = _native.kv_block_bytes(checkpoint.config, checkpoint.kv_dtype, groups.count > 1)
     block_bytes += kv_bytes(draft) if draft else 0
     drafted = 0
@@ -115,7 +115,7 @@ def fit(
                 "context: %d tokens of the model's %d, the most that memory allows", length, checkpoint.max_model_len
             )
             checkpoint = _opened(config, folder, length)
-    limits = limits_of(config, checkpoint)
+    limits = limits_of(config, checkpoint, draft)
     scratch = scratch_bytes(checkpoint, limits, threads, any_tier)
     needed = checkpoint.packed_bytes + scratch + beside
     blocks, kept = cache_of(config, checkpoint, limits.groups, block_bytes, needed, memory)
@@ -178,15 +178,22 @@ def draft_checkpoint(config: EngineConfig, drafting: Drafting, folder: Path) -> 
     )
 
 
-def groups_of(config: EngineConfig, checkpoint: Checkpoint) -> KvGroups:
-    """Return the groups of layers that have KV blocks of their own. Beside a draft model, whose keys and values share
-    the blocks' numbers, and where prompts are computed whole, there is one group that keeps all tokens.
+def groups_of(config: EngineConfig, checkpoint: Checkpoint, draft: Checkpoint | None = None) -> KvGroups:
+    """Return the groups of layers that have KV blocks of their own; one group that keeps all tokens where prompts are
+    computed whole.
+
+    draft: its keys and values are at the numbers of the first whole group's blocks, and every block has room for them.
+    If there is no whole group, or a sequence of full length would take more, one group keeps all tokens.
     """
-    drafting = drafting_asked(config)
-    if (drafting is not None and drafting.model) or _whole_prompts(config, checkpoint):
+    if _whole_prompts(config, checkpoint):
         return ONE_GROUP
-    reaches = _native.kv_reaches(checkpoint.config, checkpoint.kv_dtype)
-    return KvGroups.of(reaches, _step_tokens(config, checkpoint), checkpoint.max_model_len)
+    reaches, length = _native.kv_reaches(checkpoint.config, checkpoint.kv_dtype), checkpoint.max_model_len
+    groups = KvGroups.of(reaches, _step_tokens(config, checkpoint), length)
+    if draft is None or groups == ONE_GROUP:
+        return groups
+    page = _native.kv_block_bytes(checkpoint.config, checkpoint.kv_dtype, True) + kv_bytes(draft)
+    undivided = blocks_for(length) * (kv_bytes(checkpoint) + kv_bytes(draft))
+    return groups if groups.whole and groups.blocks(length) * page < undivided else ONE_GROUP
 
 
 def kv_bytes(checkpoint: Checkpoint) -> int:
@@ -199,8 +206,10 @@ def state_slot_bytes(checkpoint: Checkpoint) -> int:
     return _native.state_bytes(checkpoint.config)
 
 
-def limits_of(config: EngineConfig, checkpoint: Checkpoint) -> StepLimits:
-    """Return the limits of a step, which never has more tokens than all running sequences together."""
+def limits_of(config: EngineConfig, checkpoint: Checkpoint, draft: Checkpoint | None = None) -> StepLimits:
+    """Return the limits of a step, which never has more tokens than all running sequences together. draft: the draft
+    model beside it.
+    """
     pooled, step_tokens = checkpoint.config.pooled, _step_tokens(config, checkpoint)
     drafting = drafting_asked(config)
     # Rows of logits for drafts are bounded, since steps with many outputs are compute-bound.
@@ -212,7 +221,7 @@ def limits_of(config: EngineConfig, checkpoint: Checkpoint) -> StepLimits:
         slice_tokens=0 if pooled else config.long_prefill_token_threshold,
         whole_prompts=_whole_prompts(config, checkpoint),
         target_itl_s=TARGET_ITL_S if config.target_itl_s is None else config.target_itl_s,
-        groups=groups_of(config, checkpoint),
+        groups=groups_of(config, checkpoint, draft),
     )
 
 
