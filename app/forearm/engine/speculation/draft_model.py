@@ -1,8 +1,8 @@
 """Drafts by greedy decoding with a smaller model of the same vocabulary.
 
 Its own KV cache has as many blocks as the model's and uses the same block numbers (of the model's first group of
-layers, which sees all tokens), so that prefix cache hits, preemption and eviction apply to both. For each block the number of
-positions that the draft model has computed is kept; the others are computed when a draft is wanted.
+layers, which sees all tokens), so that prefix cache hits, preemption and eviction apply to both. For each block the
+number of positions that the draft model has computed is kept; the others are computed when a draft is wanted.
 """
 
 from __future__ import annotations
