@@ -153,14 +153,15 @@ def test_no_path_leads_out(served: Served, path: str) -> None:
     assert "root:" not in reply.text
 
 
-def raw(served: Served, sent: bytes, timeout_s: float = 60.0) -> bytes:
-    """Return the answer to these bytes."""
+def raw(served: Served, sent: bytes, timeout_s: float = 60.0, ends: bool = True) -> bytes:
+    """Return the answer to these bytes. ends: the client says that it sends no more."""
     host, port = served.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout_s) as connection:
         got = b""
         try:
             connection.sendall(sent)
-            connection.shutdown(socket.SHUT_WR)
+            if ends:
+                connection.shutdown(socket.SHUT_WR)
             while part := connection.recv(1 << 16):
                 got += part
         except OSError:
@@ -206,6 +207,58 @@ def test_a_request_has_one_host(served: Served, head: bytes, count: int) -> None
     assert f"{count} Host headers".encode() in got
     assert raw(served, b"GET /livez HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 ")
     assert raw(served, b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "reason"),
+    [
+        (b"FOO /livez HTTP/1.1\r\nHost: x\r\n\r\n", 400, b"Invalid HTTP request received."),
+        (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 431, b"longer than 65536 bytes"),
+        (b"CONNECT x:443 HTTP/1.1\r\nHost: x\r\n\r\n", 405, b"this server is none"),
+    ],
+    ids=["method", "long address", "tunnel"],
+)
+def test_a_refused_head_is_told_why(served: Served, sent: bytes, status: int, reason: bytes) -> None:
+    got = raw(served, sent)
+
+    assert got.startswith(b"HTTP/1.1 %d " % status)
+    assert reason in got
+    assert b"Host headers" not in got
+
+
+# The last three headers are those that Java's HttpClient sends with every request.
+OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAA\r\n"
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_request_that_offers_another_protocol_keeps_its_body(served: Served, chunked: bool) -> None:
+    body = b'{"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}'
+    length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % len(body)
+    sent = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body) if chunked else body
+    another = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+    got = raw(served, HEAD + JSON + OFFER + length + b"\r\n\r\n" + sent + another, ends=False)
+
+    assert got.count(b"HTTP/1.1 200 ") == got.count(b"HTTP/1.1 ") == 2
+    assert b'"chat.completion"' in got
+
+
+def test_a_body_behind_an_offer_is_no_request(served: Served) -> None:
+    """Behind a proxy it would be another client's answer."""
+    body = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
+    host, port = served.url.removeprefix("http://").split(":")
+
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(HEAD + JSON + OFFER + b"Content-Length: %d\r\n\r\n" % len(body))
+        time.sleep(0.2)  # the head is parsed before the body arrives
+        connection.sendall(body)
+        got = connection.recv(65536)
+        connection.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            connection.recv(65536)
+
+    assert got.startswith(b"HTTP/1.1 400 ")
+    assert b"Invalid JSON" in got
 
 
 def test_slow_senders_delay_no_other_request(served: Served) -> None:

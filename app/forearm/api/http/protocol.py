@@ -10,6 +10,7 @@ from asyncio import Transport
 from asyncio.events import TimerHandle
 from typing import Any, ClassVar, cast
 
+import httptools
 from starlette.exceptions import HTTPException
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -17,6 +18,7 @@ from forearm.api.http.caller import openai_error
 from forearm.api.http.errors import error_body
 
 MOST_HEAD_BYTES = 64 << 10  # of a request's line and headers together; h11, uvicorn's other parser, has the same limit
+_TOO_LONG = 431, f"the head of the request is longer than {MOST_HEAD_BYTES} bytes"
 _LINGER_S = 2.0  # time in which the rest of an answered request's body is read and discarded
 _LATE_S = 0.05  # the loop reads from sockets at least once before a timer of this length
 BYTES_A_SECOND = 1000  # a body that arrives at least this fast gets more time; Apache's reqtimeout demands 500
@@ -42,6 +44,7 @@ class Protocol(HttpToolsProtocol):
         self._named_bytes = 0  # of the head, as far as it is parsed
         self._body_bytes = 0  # since the current time limit was set
         self._hosts = 0  # number of Host headers
+        self._wrong: tuple[int, str] | None = None  # status and reason of an error that a callback has raised
         self._body_end_s = math.inf  # when the body must be complete
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
@@ -62,11 +65,43 @@ class Protocol(HttpToolsProtocol):
         if self._late is None and (self.cycle is None or self.cycle.response_complete):
             self._expect(self.receive_timeout_s)  # the idle time is over, whether or not a request begins
         self._had_end = False
-        super().data_received(data)
+        self._parse(data)
         if self._head_bytes is not None and not self._had_end and not self.transport.is_closing():
             self._head_bytes += len(data)
             if self._head_bytes > MOST_HEAD_BYTES:
-                self._refuse(431, f"the head of the request is longer than {MOST_HEAD_BYTES} bytes")
+                self._refuse(*_TOO_LONG)
+
+    def _parse(self, data: bytes) -> None:
+        """Parse bytes of the connection. The offer of another protocol is declined (RFC 9110, 7.8): the request is read
+        again without it.
+
+        Java's HttpClient offers HTTP/2 with every request. The parser ends at such a head: uvicorn would answer without
+        the body, and take its bytes for the next request.
+        """
+        self._unset_keepalive_if_required()
+        head, rest = b"", memoryview(data)
+        while (offered := self._offer_in(head, rest)) is not None:
+            head, rest = self._head_without_offer(), rest[offered:]
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+
+    def _offer_in(self, head: bytes, rest: memoryview) -> int | None:
+        """Parse bytes; return how many of the rest belong to a head that offers another protocol, where one does."""
+        try:
+            self.parser.feed_data(head)
+            self.parser.feed_data(rest)
+        except httptools.HttpParserUpgrade as offer:
+            return int(offer.args[0])
+        except httptools.HttpParserError:
+            self.logger.warning("Invalid HTTP request received.")
+            self.send_400_response("Invalid HTTP request received.")
+        return None
+
+    def _head_without_offer(self) -> bytes:
+        """Return the head that was parsed last without the header that offers another protocol."""
+        line = b"%s %s HTTP/%s\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        kept = (b"%s: %s\r\n" % one for one in self.headers if one[0] != b"upgrade")
+        return b"".join((line, *kept, b"\r\n"))
 
     def on_message_begin(self) -> None:
         """Start the counters and the time limit of another head."""
@@ -96,11 +131,17 @@ class Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Start the time limit of the body.
 
-        Raises: ValueError where HTTP/1.1 has no Host or several (RFC 9112, 3.2), which the parser reports as a
-        malformed head.
+        Raises: ValueError where HTTP/1.1 has no Host or several (RFC 9112, 3.2), and for a method that opens a tunnel;
+        the parser reports them as a malformed head.
         """
         if self._hosts != 1 and self.parser.get_http_version() == "1.1":
+            self._wrong = 400, f"Invalid HTTP request received. It has {self._hosts} Host headers; send one."
             raise ValueError("Host")
+        if self.parser.get_method() == b"CONNECT":
+            self._wrong = 405, "CONNECT is for proxies, and this server is none"
+            raise ValueError("CONNECT")
+        if self.parser.should_upgrade():
+            return  # it is read again: see _parse
         self._head_bytes, self._had_end = None, True
         self._body_end_s = self.loop.time() + self.body_timeout_s
         self._expect(min(self.receive_timeout_s, self.body_timeout_s))
@@ -119,6 +160,8 @@ class Protocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """End the time limit of the body."""
+        if self.parser.should_upgrade():
+            return  # the head alone, which is read again
         self._expect(None)
         self._head_bytes, self._had_end = 0, True
         if self.cycle is not None:
@@ -139,8 +182,7 @@ class Protocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer bytes that are not HTTP, or a head that is too long."""
-        wrong_host = self._head_bytes is not None and self._hosts != 1
-        self._refuse(400, f"{msg} It has {self._hosts} Host headers; send one." if wrong_host else msg)
+        self._refuse(*(self._wrong or (400, msg)))
 
     def linger(self) -> None:
         """Close the connection after the answer, once the client has closed it.
@@ -157,7 +199,8 @@ class Protocol(HttpToolsProtocol):
     def _count(self, part: bytes) -> None:
         self._named_bytes += len(part)
         if self._named_bytes > MOST_HEAD_BYTES:
-            raise ValueError("the head is too long")
+            self._wrong = _TOO_LONG
+            raise ValueError(_TOO_LONG[1])
 
     def _expect(self, within_s: float | None) -> None:
         if self._late is not None:
