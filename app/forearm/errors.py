@@ -21,14 +21,17 @@ from __future__ import annotations
 
 
 class ForearmError(Exception):
-    """An error that the package raises on purpose; its text is written for the user."""
+    """An error that the package raises on purpose; its text is written for the user. `param` names the request's field
+    that is to blame, where there is one.
+    """
 
     status = 500
     kind = "InternalServerError"
+    param: str | None = None
 
 
 class InvalidRequest(ForearmError):
-    """A mistake that the client can fix. `param` names the field, where one is to blame."""
+    """A mistake that the client can fix."""
 
     status = 400
     kind = "BadRequestError"
@@ -60,6 +63,7 @@ class ModelNotFound(ForearmError):
 
     status = 404
     kind = "NotFoundError"
+    param = "model"
 
 
 class ResponseNotFound(ForearmError):

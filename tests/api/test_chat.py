@@ -13,6 +13,7 @@ from tests.api.letters import write_letters
 from tests.api.server import Server, StartServer, wait_until
 
 from forearm.api.openai.chat import chat_choice
+from forearm.errors import ConfigError
 
 
 def test_the_answer_has_exactly_the_shape_that_clients_know(server: Server) -> None:
@@ -263,6 +264,43 @@ def test_a_request_may_bring_its_template_where_that_is_trusted(start_server: St
     reply = server.chat("x", chat_template=template, chat_template_kwargs={"a": "A"}, reasoning_effort="low").json()
 
     assert reply["choices"][0]["message"]["content"] == "ABlow"
+
+
+@pytest.mark.parametrize("message", [{"role": "assistant", "content": None}, {"role": "assistant"}])
+def test_a_message_without_content_is_an_empty_one(server: Server, message: dict[str, Any]) -> None:
+    """An answer that max_tokens cut within its reasoning comes back so, in the next turn of most clients."""
+    talk = [{"role": "user", "content": "ab"}, message, {"role": "user", "content": "c"}]
+
+    reply = server.http.post("/v1/chat/completions", json={"messages": talk})
+
+    assert reply.json()["choices"][0]["message"]["content"] == "abc"
+
+
+def test_parts_of_a_message_without_content_are_none(start_server: StartServer) -> None:
+    template = "{% for one in messages %}{{ one.content | length }}{% endfor %}"
+    server = start_server(chat_template=template, chat_template_content_format="openai")
+
+    talk = [{"role": "assistant", "content": None}]
+    reply = server.http.post("/v1/chat/completions", json={"messages": talk, "max_tokens": 1})
+
+    assert reply.json()["choices"][0]["message"]["content"] == "0"
+
+
+def test_a_body_may_begin_with_a_byte_order_mark(server: Server) -> None:
+    """PowerShell writes it before UTF-8."""
+    body = b'\xef\xbb\xbf{"messages": [{"role": "user", "content": "ab"}]}'
+
+    reply = server.http.post("/v1/chat/completions", content=body, headers={"Content-Type": "application/json"})
+
+    assert reply.json()["choices"][0]["message"]["content"] == "ab"
+
+
+@pytest.mark.parametrize("name", ["messages", "chat_template", "tokenize"])
+def test_a_default_variable_that_every_request_would_be_refused_for_ends_the_start(
+    name: str, start_server: StartServer
+) -> None:
+    with pytest.raises(ConfigError, match=f"--default-chat-template-kwargs: .{name}. is reserved"):
+        start_server(default_chat_template_kwargs={name: 1})
 
 
 def test_several_conversations_are_answered_in_one_request(server: Server) -> None:

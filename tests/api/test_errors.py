@@ -16,7 +16,7 @@ def test_an_error_has_vllms_shape(server: Server) -> None:
         "error": {
             "message": "The model `no` does not exist.",
             "type": "NotFoundError",
-            "param": None,
+            "param": "model",
             "code": 404,
         }
     }

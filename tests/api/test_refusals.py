@@ -48,6 +48,9 @@ IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]
         ("messages", {"messages": [{"role": "tyrant", "content": "x"}]}),
         ("messages", {"messages": []}),
         ("chat_template_kwargs", {"chat_template_kwargs": {"messages": []}}),
+        ("chat_template_kwargs", {"chat_template_kwargs": {"chat_template": "{{ 1 }}"}}),
+        ("chat_template_kwargs", {"chat_template_kwargs": {"tokenize": True}}),
+        ("messages", {"messages": [{"role": "user", "content": [{"type": "text", "text": None}]}]}),
         ("messages", {"messages": "hello"}),
         ("messages", {"messages": [{"role": "assistant", "tool_calls": [{"function": 1}]}]}),
         ("stream_options", {"stream_options": {"include_usage": True}}),
@@ -173,6 +176,10 @@ def test_a_text_that_is_hopelessly_long_is_not_even_tokenized(server: Server) ->
 def test_an_unknown_model_is_a_404(server: Server) -> None:
     with pytest.raises(openai.NotFoundError, match=r"The model `gpt-9` does not exist\."):
         server.openai.chat.completions.create(model="gpt-9", messages=[{"role": "user", "content": "x"}])
+
+
+def test_an_empty_model_is_the_served_one_as_in_vllm(server: Server) -> None:
+    assert server.chat("x", model="").json()["model"] == "letters"
 
 
 def test_unknown_fields_are_let_be_logged_once_and_counted(

@@ -26,6 +26,7 @@ from forearm.model.gguf.gguf import is_gguf, read_gguf_file
 from forearm.model.gguf.gguf_pooling import pooling_kind
 from forearm.text.templates.chat_template import (
     ChatTemplate,
+    check_defaults,
     check_rendering,
     find_chat_template,
     find_tool_template,
@@ -71,6 +72,7 @@ def load_services(config: ApiConfig) -> Services:
         for find in (find_chat_template, find_tool_template)
         for source in [find(tokenizer_folder, config.chat_template or None, tokenizer.parts.chat_template)]
     )
+    check_defaults(config.default_chat_template_kwargs or {})
     for one in (template, tool_template):
         if one is not None:
             check_rendering(one)

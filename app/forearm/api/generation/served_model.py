@@ -80,7 +80,7 @@ class ServedModel:
 
         Raises: ModelNotFound.
         """
-        if asked is not None and asked not in (*self.names, self.path):
+        if asked and asked not in (*self.names, self.path):  # "" counts as absent, as in vLLM
             raise ModelNotFound(f"The model `{asked}` does not exist.")
         return asked or self.names[0]
 

@@ -17,7 +17,6 @@ from forearm.errors import (
     BodyMemoryFull,
     EngineUnavailable,
     ForearmError,
-    InvalidRequest,
     Overloaded,
     RateLimited,
     StoreFull,
@@ -32,8 +31,7 @@ _KINDS = {404: "NotFoundError", 405: "MethodNotAllowedError"}
 def error_body(error: Exception, request_id: str = "") -> ErrorBody:
     """Return the error object for the client; of an unforeseen error only its type, and it is logged."""
     if isinstance(error, ForearmError):
-        param = error.param if isinstance(error, InvalidRequest) else None
-        return ErrorBody(message=str(error), type=error.kind, param=param, code=error.status)
+        return ErrorBody(message=str(error), type=error.kind, param=error.param, code=error.status)
     if isinstance(error, HTTPException):
         kind = _KINDS.get(error.status_code, "BadRequestError")
         return ErrorBody(message=str(error.detail), type=kind, param=None, code=error.status_code)

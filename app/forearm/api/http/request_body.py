@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Coroutine
 from functools import cache
 from typing import Any, TypeVar
@@ -109,6 +110,8 @@ async def content_of(request: Request) -> bytearray:
         content += part
         if len(content) > MOST_MEMBERS:
             structure.read(content)
+    if content.startswith(BOM_UTF8):  # which Windows' tools write before UTF-8, and RFC 8259 allows to ignore
+        del content[: len(BOM_UTF8)]
     return content
 
 

@@ -23,8 +23,8 @@ _MOST_SOURCE = 1 << 20  # characters of a model's template
 _SHOWN_CHARACTERS = 1000  # of a template's error message
 # Types of models that are published without a template: a file <type>.jinja beside this one.
 _BUILT_IN = ("deepseek_v32", "deepseek_v4")
-# Names that rendering itself passes to the template.
-_RESERVED = {"messages"}
+# Names that are not the template's: its input, its source (a field of its own) and transformers' argument.
+_RESERVED = {"messages", "chat_template", "tokenize"}
 
 
 class ChatTemplate:
@@ -131,6 +131,12 @@ def rendered(conversation: list[dict[str, Any]], variables: dict[str, Any]) -> s
     except Exception as error:  # a template may raise anything on messages that it does not expect
         shown = f"{error}"[:_SHOWN_CHARACTERS]
         raise InvalidRequest(f"the chat template cannot render these messages: {shown}", "messages") from error
+
+
+def check_defaults(variables: Mapping[str, Any]) -> None:
+    """Check the operator's variables for the template. Raises: ConfigError for a name that requests could not give."""
+    for name in _RESERVED & variables.keys():
+        raise ConfigError(f"--default-chat-template-kwargs: {name!r} is reserved; leave it out")
 
 
 def check_rendering(template: ChatTemplate) -> None:

@@ -129,6 +129,8 @@ def _plain(number: int, message: Mapping[str, Any], as_parts: bool) -> Json:
             raise InvalidRequest(f"messages[{number}].tool_calls must be a list", "messages")
         plain["tool_calls"] = [_tool_call(number, call) for call in plain["tool_calls"]]
         plain["content"] = plain["content"] or None  # an empty content counts as none: see ChatTemplate
+    elif plain["content"] is None:  # an answer cut within its reasoning comes back so; templates expect a content
+        plain["content"] = [] if as_parts else ""
     reasoning = next((plain[name] for name in _REASONING if plain.get(name) is not None), None)
     return plain if reasoning is None else {**plain, **dict.fromkeys(_REASONING, reasoning)}
 
@@ -139,7 +141,9 @@ def _content(number: int, content: str | list[Json] | None, as_parts: bool) -> A
         for part in content:
             kind = part.get("type", "text")
             text = part.get("refusal" if kind == "refusal" else "text")
-            if kind not in _TEXT_PARTS or not isinstance(text, str):
+            if kind in _TEXT_PARTS and not isinstance(text, str):
+                raise InvalidRequest(f"messages[{number}].content has a part of type {kind!r} without text", "messages")
+            if kind not in _TEXT_PARTS:
                 raise InvalidRequest(
                     f"messages[{number}].content has a part of type {kind!r}; this model takes text only", "messages"
                 )
