@@ -143,8 +143,9 @@ SMALL: dict[str, dict[str, Any]] = {
         "use_shared_attention_adapter": True, "hidden_act": "gelu", "num_key_value_heads": 4, "rms_norm_eps": 1e-5,
     },
     "kolibri1": {
-        "model_type": "kolibri1", "architectures": ["Kolibri1ForCausalLM"], **_EXPERTS, "sliding_window": 8,
+        "model_type": "kolibri1", "architectures": ["Kolibri1ForCausalLM"], "sliding_window": 8,
         "shared_expert_intermediate_size": 16, "num_key_value_heads": 2,
+        **{key: value for key, value in _EXPERTS.items() if key != "decoder_sparse_step"},
     },
     "hy_v4": {
         "model_type": "hy_v4", "architectures": ["HYV4ForCausalLM"], **_LATENT, "index_n_heads": 4,

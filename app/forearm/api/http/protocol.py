@@ -80,28 +80,22 @@ class Protocol(HttpToolsProtocol):
         """
         self._unset_keepalive_if_required()
         head, rest = b"", memoryview(data)
-        while (offered := self._offer_in(head, rest)) is not None:
-            head, rest = self._head_without_offer(), rest[offered:]
+        while True:
+            try:
+                self.parser.feed_data(head)
+                self.parser.feed_data(rest)
+                break
+            except httptools.HttpParserUpgrade as offer:
+                rest = rest[int(offer.args[0]) :]
+            except httptools.HttpParserError:
+                self.logger.warning("Invalid HTTP request received.")
+                self.send_400_response("Invalid HTTP request received.")
+                break
+            line = b"%s %s HTTP/%s\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+            kept = (b"%s: %s\r\n" % one for one in self.headers if one[0] != b"upgrade")
+            head = b"".join((line, *kept, b"\r\n"))
             self.parser = httptools.HttpRequestParser(self)
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
-
-    def _offer_in(self, head: bytes, rest: memoryview) -> int | None:
-        """Parse bytes; return how many of the rest belong to a head that offers another protocol, where one does."""
-        try:
-            self.parser.feed_data(head)
-            self.parser.feed_data(rest)
-        except httptools.HttpParserUpgrade as offer:
-            return int(offer.args[0])
-        except httptools.HttpParserError:
-            self.logger.warning("Invalid HTTP request received.")
-            self.send_400_response("Invalid HTTP request received.")
-        return None
-
-    def _head_without_offer(self) -> bytes:
-        """Return the head that was parsed last without the header that offers another protocol."""
-        line = b"%s %s HTTP/%s\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
-        kept = (b"%s: %s\r\n" % one for one in self.headers if one[0] != b"upgrade")
-        return b"".join((line, *kept, b"\r\n"))
 
     def on_message_begin(self) -> None:
         """Start the counters and the time limit of another head."""

@@ -42,7 +42,10 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
         else:
             found += _matrix(config, spec, prefix, stored)
     found += vectors(config, prefix)
-    return [one if one.stored in stored else replace(one, stored=_otherwise(one.stored, stored)) for one in found]
+    names = {one.stored for one in found if one.stored not in stored}
+    others = ((name, name.replace(old, new)) for old, new in reversed(_OTHERWISE) for name in names)
+    renamed = {name: other for name, other in others if other in stored}  # the first of several that the checkpoint has
+    return [replace(one, stored=renamed[one.stored]) if one.stored in renamed else one for one in found]
 
 
 # Names in published files, and those that transformers 5 computes with and writes if save_original_format is False;
@@ -82,11 +85,6 @@ _V4_PUBLISHED = {
     **{f"experts.{part}": f"ffn.experts.{{expert}}.{name}" for part, name in _W.items()},
     **{f"shared.{part}": f"ffn.shared_experts.{name}" for part, name in _W.items()},
 }  # fmt: skip
-
-
-def _otherwise(name: str, stored: Collection[str]) -> str:
-    """Return another name of the tensor that the checkpoint has, or else the name itself."""
-    return next((other for old, new in _OTHERWISE if (other := name.replace(old, new)) in stored), name)
 
 
 def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collection[str]) -> Iterator[TensorPart]:

@@ -137,16 +137,16 @@ def _plain(number: int, message: Mapping[str, Any], as_parts: bool) -> Json:
 
 def _content(number: int, content: str | list[Json] | None, as_parts: bool) -> Any:
     if isinstance(content, list):
-        texts = []
+        texts: list[str] = []
         for part in content:
             kind = part.get("type", "text")
             text = part.get("refusal" if kind == "refusal" else "text")
-            if kind in _TEXT_PARTS and not isinstance(text, str):
-                raise InvalidRequest(f"messages[{number}].content has a part of type {kind!r} without text", "messages")
             if kind not in _TEXT_PARTS:
                 raise InvalidRequest(
                     f"messages[{number}].content has a part of type {kind!r}; this model takes text only", "messages"
                 )
+            if not isinstance(text, str):
+                raise InvalidRequest(f"messages[{number}].content has a part of type {kind!r} without text", "messages")
             texts.append(text)
         return [{"type": "text", "text": text} for text in texts] if as_parts else "\n".join(texts)
     if as_parts and content is not None:
