@@ -12,6 +12,9 @@ from forearm.model.gguf.gguf import is_gguf, read_gguf_file
 
 FILE = "generation_config.json"
 _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty")
+# What an operator may set besides those: the fields that api/generation/sampling_params.py takes of the defaults.
+_MORE_NUMBERS = ("presence_penalty", "frequency_penalty")
+_INTEGERS = ("top_k", "n", "min_tokens", "max_tokens", "max_new_tokens")
 
 # A .gguf file has no generation_config.json. Sampled at temperature 1 from the whole vocabulary, a small quantized
 # model produces nonsense, so parameters that the file's own keys leave open have llama.cpp's defaults
@@ -42,10 +45,20 @@ def sampling_defaults(model: Path, generation_config: str, override: Mapping[str
         if not Path(generation_config).is_dir():
             raise ConfigError(f"--generation-config {generation_config}: no such folder; write auto, vllm or a folder")
         found = dict(generation_defaults(Path(generation_config)))
-    changes = dict(override or {})
+    changes = _typed(override or {})
     if "max_new_tokens" in changes:
         changes["max_tokens"] = changes.pop("max_new_tokens")
     return {**found, **changes}
+
+
+def _typed(override: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the operator's changes; those that reach the engine with the type that its messages have.
+
+    Raises: ConfigError for another type, at which the engine would close the connection with every stream on it.
+    """
+    keys = Keys(dict(override), "--override-generation-config")
+    numbers = {name: keys.number(name) for name in (*_NUMBERS, *_MORE_NUMBERS) if name in keys}
+    return {**override, **numbers, **{name: keys.integer(name) for name in _INTEGERS if name in keys}}
 
 
 def generation_defaults(folder: Path) -> dict[str, float | int]:

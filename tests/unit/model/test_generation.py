@@ -44,6 +44,19 @@ def test_a_wrong_value_is_named(tmp_path: Path) -> None:
         generation_defaults(write(tmp_path, temperature="warm"))
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [("temperature", "warm", "a number"), ("top_p", None, "a number"), ("presence_penalty", [1], "a number"),
+     ("top_k", "a", "a whole number"), ("top_k", 1.5, "a whole number"), ("max_new_tokens", True, "a whole number")],
+)  # fmt: skip
+def test_an_operators_default_of_another_type_ends_the_start(
+    tmp_path: Path, name: str, value: object, remedy: str
+) -> None:
+    """The engine would refuse the message of the first request, and end all others of its connection."""
+    with pytest.raises(ConfigError, match=f"^--override-generation-config: {name} = .*; it should be {remedy}"):
+        sampling_defaults(tmp_path, "vllm", {name: value})
+
+
 def test_a_gguf_file_is_sampled_as_llama_cpp_does_it(tmp_path: Path) -> None:
     plain = write_gguf(tmp_path / "plain.gguf", "llama", {}, {})
 
