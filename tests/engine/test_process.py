@@ -209,6 +209,16 @@ async def test_auto_shortens_the_context_to_what_the_kv_memory_holds(engine: Pro
     assert 32 <= state.max_model_len < 2048
 
 
+async def test_a_context_of_one_token_is_refused(engine: Process) -> None:
+    await engine.start(max_model_len=1)
+
+    status, log = await engine.ended()
+
+    assert status == ConfigError.exit_status
+    assert "--max-model-len 1: a prompt and its answer need at least 2 tokens" in log
+    assert "Traceback" not in log
+
+
 async def test_a_start_after_a_crash_plans_as_the_first_one(tmp_path: Path) -> None:
     process = Process(tmp_path)
     await process.start(max_model_len="auto", kv_cache_memory_bytes=64 << 20)

@@ -75,7 +75,7 @@ def load_services(config: ApiConfig) -> Services:
     check_defaults(config.default_chat_template_kwargs or {})
     for one in (template, tool_template):
         if one is not None:
-            check_rendering(one)
+            check_rendering(one, given=bool(config.chat_template))
     calls, shown = config.tool_call_parser, tool_template or template
     if shown is not None and not calls and not (shown.shows_tools or shown.shows_tools_of_messages):
         calls = "hermes"  # where the template knows no tools, Hermes' prompt shows them

@@ -228,10 +228,12 @@ def warm_up(stepper: Stepper | PoolingStepper, terms: Terms, groups: int = 1) ->
     """Compute one token, and sample or pool, so that the first request does not wait for pages to be touched.
 
     groups: of layers with KV blocks of their own.
-    Raises: ConfigError if the output has a NaN.
+    Raises: ConfigError if the output has a NaN, or the context holds no token and its continuation.
     """
     asked: Submit | Embed
     if terms.pooling is None:
+        if terms.max_model_len < 2:
+            raise ConfigError(f"--max-model-len {terms.max_model_len}: a prompt and its answer need at least 2 tokens")
         params = SamplingParams(temperature=0.0, max_tokens=1)
         asked = Submit(request_id="warm-up", prompt_token_ids=[0], params=params)
     else:

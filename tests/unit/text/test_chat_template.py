@@ -123,9 +123,17 @@ def test_a_template_that_cannot_render_a_greeting_within_bounds_is_refused_at_th
     endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 
     with pytest.raises(ConfigError, match=r"takes more than 0\.2 s; give another with --chat-template"):
-        check_rendering(ChatTemplate(endless, {}))
+        check_rendering(ChatTemplate(endless, {}), given=False)
 
-    check_rendering(ChatTemplate("{{ raise_exception('a tool, please') }}", {}))
+    check_rendering(ChatTemplate("{{ raise_exception('a tool, please') }}", {}), given=True)
+
+
+def test_a_malformed_template_ends_the_start_if_the_operator_gave_it() -> None:
+    malformed = ChatTemplate("{% if messages %}", {})
+
+    with pytest.raises(ConfigError, match="--chat-template: the chat template is malformed: Unexpected end of template"):
+        check_rendering(malformed, given=True)
+    check_rendering(malformed, given=False)  # completions need none
 
 
 def test_half_a_surrogate_pair_and_megabytes_are_no_template(tmp_path: Path) -> None:

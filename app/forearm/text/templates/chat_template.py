@@ -139,17 +139,20 @@ def check_defaults(variables: Mapping[str, Any]) -> None:
         raise ConfigError(f"--default-chat-template-kwargs: {name!r} is reserved; leave it out")
 
 
-def check_rendering(template: ChatTemplate) -> None:
+def check_rendering(template: ChatTemplate, given: bool) -> None:
     """Render a greeting, as a check of unknown files at the start.
 
-    Raises: ConfigError if even that exceeds the bounds. Errors that the template raises are ignored: it may need
-    more than a greeting.
+    given: the operator chose this template, and not the model. Raises: ConfigError if even that exceeds the bounds, or
+    if a given template is malformed; a model's own leaves completions. Errors that the template raises are ignored: it
+    may need more than a greeting.
     """
     try:
         template.render([{"role": "user", "content": "Hello."}])
     except InvalidRequest as refused:
         if isinstance(refused.__cause__, TooMuch):
             raise ConfigError(f"{refused}; give another with --chat-template") from None
+        if given and isinstance(refused.__cause__, jinja2.TemplateSyntaxError):
+            raise ConfigError(f"--chat-template: {refused}") from None
 
 
 class UntrustedTemplates:
