@@ -26,7 +26,6 @@ from forearm.model.gguf.gguf import is_gguf, read_gguf_file
 from forearm.model.gguf.gguf_pooling import pooling_kind
 from forearm.text.templates.chat_template import (
     ChatTemplate,
-    check_defaults,
     check_rendering,
     find_chat_template,
     find_tool_template,
@@ -72,10 +71,9 @@ def load_services(config: ApiConfig) -> Services:
         for find in (find_chat_template, find_tool_template)
         for source in [find(tokenizer_folder, config.chat_template or None, tokenizer.parts.chat_template)]
     )
-    check_defaults(config.default_chat_template_kwargs or {})
     for one in (template, tool_template):
         if one is not None:
-            check_rendering(one, given=bool(config.chat_template))
+            check_rendering(one, bool(config.chat_template), config.default_chat_template_kwargs)
     calls, shown = config.tool_call_parser, tool_template or template
     if shown is not None and not calls and not (shown.shows_tools or shown.shows_tools_of_messages):
         calls = "hermes"  # where the template knows no tools, Hermes' prompt shows them

@@ -45,20 +45,13 @@ def sampling_defaults(model: Path, generation_config: str, override: Mapping[str
         if not Path(generation_config).is_dir():
             raise ConfigError(f"--generation-config {generation_config}: no such folder; write auto, vllm or a folder")
         found = dict(generation_defaults(Path(generation_config)))
-    changes = _typed(override or {})
+    # Of another type than in the engine's messages, a value would end the connection, and every stream on it.
+    keys, changes = Keys(dict(override or {}), "--override-generation-config"), dict(override or {})
+    changes |= {name: keys.number(name) for name in (*_NUMBERS, *_MORE_NUMBERS) if name in keys}
+    changes |= {name: keys.integer(name) for name in _INTEGERS if name in keys}
     if "max_new_tokens" in changes:
         changes["max_tokens"] = changes.pop("max_new_tokens")
     return {**found, **changes}
-
-
-def _typed(override: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the operator's changes; those that reach the engine with the type that its messages have.
-
-    Raises: ConfigError for another type, at which the engine would close the connection with every stream on it.
-    """
-    keys = Keys(dict(override), "--override-generation-config")
-    numbers = {name: keys.number(name) for name in (*_NUMBERS, *_MORE_NUMBERS) if name in keys}
-    return {**override, **numbers, **{name: keys.integer(name) for name in _INTEGERS if name in keys}}
 
 
 def generation_defaults(folder: Path) -> dict[str, float | int]:

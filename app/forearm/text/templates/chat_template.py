@@ -133,22 +133,18 @@ def rendered(conversation: list[dict[str, Any]], variables: dict[str, Any]) -> s
         raise InvalidRequest(f"the chat template cannot render these messages: {shown}", "messages") from error
 
 
-def check_defaults(variables: Mapping[str, Any]) -> None:
-    """Check the operator's variables for the template. Raises: ConfigError for a name that requests could not give."""
-    for name in _RESERVED & variables.keys():
-        raise ConfigError(f"--default-chat-template-kwargs: {name!r} is reserved; leave it out")
-
-
-def check_rendering(template: ChatTemplate, given: bool) -> None:
+def check_rendering(template: ChatTemplate, given: bool, kwargs: Mapping[str, Any] | None = None) -> None:
     """Render a greeting, as a check of unknown files at the start.
 
-    given: the operator chose this template, and not the model. Raises: ConfigError if even that exceeds the bounds, or
-    if a given template is malformed; a model's own leaves completions. Errors that the template raises are ignored: it
-    may need more than a greeting.
+    given: the operator chose this template, and not the model. kwargs: the operator's variables for it.
+    Raises: ConfigError if even that exceeds the bounds, a variable is reserved, or a given template is malformed; a
+    model's own leaves completions. Errors that the template raises are ignored: it may need more than a greeting.
     """
     try:
-        template.render([{"role": "user", "content": "Hello."}])
+        template.render([{"role": "user", "content": "Hello."}], kwargs=kwargs)
     except InvalidRequest as refused:
+        if refused.param == "chat_template_kwargs":
+            raise ConfigError(f"--default-chat-template-kwargs: {str(refused).partition(': ')[2]}") from None
         if isinstance(refused.__cause__, TooMuch):
             raise ConfigError(f"{refused}; give another with --chat-template") from None
         if given and isinstance(refused.__cause__, jinja2.TemplateSyntaxError):
