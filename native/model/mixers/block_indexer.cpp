@@ -49,10 +49,7 @@ void BlockIndexer::plan() {
 
 void BlockIndexer::project(StepWalk& w, size_t layer, const Matrix& before, const Operand& ready) {
   const Linear& in = *layers_[layer];
-  const Norm& norm = weights_.norms(layer).input;
-  const bool takes_ready = in.matrix.form() == before.form() && !before.format.ordered;
-  const Norm* before_it = norm.in_residual ? nullptr : norm.if_there();
-  const Operand rows = takes_ready ? ready : step_.prepare_stream(w, nullptr, before_it, in.matrix);
+  const Operand rows = step_.stream_again(w, weights_.norms(layer).input, in.matrix, before, ready);
   step_.multiply(w, in, rows, step_.scratch.index_in);
 }
 

@@ -159,9 +159,7 @@ const Norm* CompressedAttention::mix(StepWalk& w, size_t layer, const Norm* add)
 // Multiplies the rows of the stream with the matrix that entries are made by. ready: those rows for the other matrix.
 void CompressedAttention::project_entries(StepWalk& w, size_t layer, const Operand& ready) const {
   const Matrix &before = layers_[layer].in->matrix, &own = layers_[layer].entry_in->matrix;
-  const bool takes_ready = own.form() == before.form() && !before.format.ordered;
-  const Norm* norm = weights_.norms(layer).input.if_there();
-  const Operand rows = takes_ready ? ready : step_.prepare_stream(w, nullptr, norm, own);
+  const Operand rows = step_.stream_again(w, weights_.norms(layer).input, own, before, ready);
   step_.multiply(w, *layers_[layer].entry_in, rows, step_.scratch.index_in);
 }
 

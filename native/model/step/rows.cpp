@@ -10,6 +10,12 @@ Operand Step::stream(StepWalk& w, const Norm* add, const Norm& norm, const Matri
   return as_it_is ? scratch.residual : prepare_stream(w, add, before, matrix);
 }
 
+Operand Step::stream_again(StepWalk& w, const Norm& norm, const Matrix& matrix, const Matrix& before,
+                           const Operand& ready) {
+  if (matrix.form() == before.form() && !before.format.ordered && !matrix.format.ordered) return ready;
+  return prepare_stream(w, nullptr, norm.in_residual ? nullptr : norm.if_there(), matrix);
+}
+
 Operand Step::output(StepWalk& w, const Site& site, const Matrix& matrix, const Norm* norm) {
   if (!norm && Site::is_direct(matrix)) return site.shared.operand(matrix);
   return prepare(w, {site, site.raw, w.rows, nullptr, norm}, matrix);

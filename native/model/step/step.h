@@ -47,6 +47,8 @@ class Step {
 
   // Returns the residual stream in the form that `matrix` takes, normalized if there is a norm.
   Operand stream(StepWalk& w, const Norm* add, const Norm& norm, const Matrix& matrix);
+  // Returns the same rows for another matrix behind `before`, whose rows are `ready`.
+  Operand stream_again(StepWalk& w, const Norm& norm, const Matrix& matrix, const Matrix& before, const Operand& ready);
   // Returns the output of a mixer or of the first half of a feed-forward, in the form that `matrix` takes, normalized
   // if there is a norm: then it was written as Site::target says.
   Operand output(StepWalk& w, const Site& site, const Matrix& matrix, const Norm* norm = nullptr);

@@ -89,8 +89,7 @@ void GatedDelta::project(StepWalk& w, size_t layer, const Norm* add) {
   const Norm& norm = weights_.norms(layer).input;
   Operand rows = step_.stream(w, add, norm, in.matrix), out = step_.scratch.mixer_in;
   step_.multiply(w, in, rows, out);
-  if (gates.matrix.form() != in.matrix.form() || in.matrix.format.ordered)
-    rows = step_.prepare_stream(w, nullptr, norm.in_residual ? nullptr : norm.if_there(), gates.matrix);
+  rows = step_.stream_again(w, norm, gates.matrix, in.matrix, rows);
   out.data = static_cast<float*>(out.data) + DeltaColumns(kind(layer)).b;
   step_.multiply(w, gates, rows, out);
 }

@@ -46,8 +46,7 @@ void Lightning::project(StepWalk& w, size_t layer, const Norm* add) {
   task.scale = 1.0f;
   task.out = step_.scratch.mixer_in;
   step_.multiply(w, in, task);
-  if (gate.matrix.form() != in.matrix.form() || in.matrix.format.ordered)
-    task.a = step_.prepare_stream(w, nullptr, norm.in_residual ? nullptr : norm.if_there(), gate.matrix);
+  task.a = step_.stream_again(w, norm, gate.matrix, in.matrix, task.a);
   task.epilogue = Epilogue::store;
   task.out.data = step_.scratch.mixer_at(0, LightningColumns(kind(layer)).gate);
   step_.multiply(w, gate, task);
