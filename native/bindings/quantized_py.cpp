@@ -46,7 +46,8 @@ struct OperandCodes {
     scales.resize((rows + 1) * digits_of(form) * groups_of(dim, group));
     sums.resize(scales.size());
     operand = {codes.get(), (dim + 63) / 64 * 64, form, group, scales.data(), sums.data()};
-    kernels.quantize({x.data(), dim, 0, rows, dim, order, operand, turned});
+    std::vector<float> room(turned ? static_cast<size_t>(dim) : 0);
+    kernels.quantize({x.data(), dim, 0, rows, dim, order, operand, turned ? room.data() : nullptr});
   }
 
   int64_t rows, dim;
@@ -65,7 +66,7 @@ Form form_of(Form eight, int bits) {
 py::tuple quantize(const Kernels& kernels, const Floats& x, int64_t group, const std::optional<Ints>& order, int bits,
                    bool turned) {
   if (turned && !is_turnable(x.shape(1), group))
-    throw std::invalid_argument("activations are turned in groups of 128, 256 or 512, and a last group of as many");
+    throw std::invalid_argument("activations are turned in groups of a multiple of 64 columns, by primes up to 61");
   const OperandCodes rows(kernels, form_of(Form::i8_rows, bits), x, group, order ? order->data() : nullptr, turned);
   const int64_t groups = groups_of(rows.dim, group), digits = rows.rows * digits_of(rows.operand.form);
   Bytes codes({digits, rows.dim});

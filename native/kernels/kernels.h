@@ -296,15 +296,25 @@ struct AddNormTask {
 
 // Rows [row_begin, row_end) of float x [rows][x_stride] in the form of `out`: a copy, rounded or quantized as Operand
 // says. Where `order` is given (act-order checkpoints), column k of `out` is column order[k] of x.
-//   turned   each group, as [columns / 16][16], is multiplied with Hadamard's matrix of columns / 16, of ones and
-//            minus ones, from the left before it is quantized, which spreads a large value over as many (Ashkboos et
-//            al. 2024, QuaRot, arXiv:2404.00456); is_turnable(dim, the group of `out`) holds
-constexpr int64_t kLeastTurned = 128, kMostTurned = 512;
-// Whether rows of `dim` columns can be turned in groups of `group`: each is a power of two, and the last may be
-// shorter.
+//   turned   room for `dim` floats, which may be x itself, a row alone; null: rows are not turned. Each group, as rows
+//            of 64 columns, is multiplied with an orthogonal matrix, times the root of its columns, before it is
+//            quantized, which spreads a large value over all of them (Ashkboos et al. 2024, QuaRot, arXiv:2404.00456):
+//            the Kronecker product of Hartley's matrix of each odd prime factor of the number of rows, the largest
+//            first, and Hadamard's matrix of the rest by 64. Results are stored in the order of their columns, but for
+//            that of column 64 r + 16 i + 4 q + l, which stands in column 64 r + 16 q + 4 l + i. is_turnable(dim, the
+//            group of `out`) holds
+constexpr int kMostOddRows = 61;
+// Whether rows of `dim` columns can be turned in groups of `group`, of which the last may be shorter: each is a
+// multiple of 64, by primes up to kMostOddRows.
 constexpr bool is_turnable(int64_t dim, int64_t group) {
-  const auto fits = [](int64_t n) { return n >= kLeastTurned && n <= kMostTurned && (n & (n - 1)) == 0; };
-  return fits(group) && (dim % group == 0 || fits(dim % group));
+  const auto fits = [](int64_t columns) {
+    int64_t rows = columns / 64;
+    if (columns % 64 != 0 || rows == 0) return false;
+    for (int64_t factor = 2; factor <= kMostOddRows; ++factor)
+      while (rows % factor == 0) rows /= factor;
+    return rows == 1;
+  };
+  return group > 0 && group < dim ? fits(group) && (dim % group == 0 || fits(dim % group)) : fits(dim);
 }
 struct QuantizeTask {
   const float* x;
@@ -313,7 +323,7 @@ struct QuantizeTask {
   int64_t dim;
   const int32_t* order;
   Operand out;
-  bool turned = false;
+  float* turned = nullptr;
 };
 
 // Quantizes weights while they are loaded: float w [rows][k] to codes [rows][k] and scales [rows][ceil(k / group)], w ~

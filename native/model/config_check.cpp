@@ -386,7 +386,7 @@ void check(const std::string& name, const Format& f, int64_t k) {
   must(!f.ordered || (name != "embed" && name != "positions" && name != "types" && name != "embed_per_layer"),
        "its rows are read as they are: no order");
   must(!f.turned || (is_integer(f.dtype) && is_turnable(k, f.group) && !f.ordered),
-       "activations are turned in groups of 128, 256 or 512, and a last group of as many");
+       "activations are turned in groups of a multiple of 64 columns, by primes up to 61");
   must(!name.starts_with("dense.") || f.dtype == DType::f32, "layers behind pooling are float32");
   must(!name.ends_with(".router") || is_float(f.dtype), "a router is never quantized");
 }

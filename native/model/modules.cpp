@@ -149,7 +149,7 @@ Operand Modules::begin_half(StepWalk& w, const ModuleHalf& half, const ModuleRow
     float* own = step_.scratch.row(w.member);
     for (int64_t r = rows.begin; r < rows.end; ++r) {
       norm({r, r + 1}, {own, 0, Form::f32_rows});  // a stride of 0 maps every row to the one buffer
-      step_.kernel.quantize({own, 0, r, r + 1, width, matrix.order_of(0), out, matrix.format.turned});
+      step_.kernel.quantize({own, 0, r, r + 1, width, matrix.order_of(0), out});
     }
   };
   Site& site = step_.scratch.stream;

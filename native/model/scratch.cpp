@@ -171,7 +171,8 @@ std::vector<MatrixInput> matrix_inputs(const Config& c, const Formats& formats, 
                       matrix.groups(),
                       Site::is_direct(matrix) && !normed,
                       matrix.is_codes(),
-                      spec.experts > 1};
+                      spec.experts > 1,
+                      matrix.format.turned};
     if (any_tier) {
       const bool integer = is_integer(format->second.dtype);
       input.form = !integer ? Form::f32_rows : matrix.format.wide ? Form::i16_rows : Form::i8_rows;
@@ -236,6 +237,7 @@ void Scratch::need(const Config& c, const Limits& limits, const std::vector<Matr
   experts = expert_sizes(c, limits.step_tokens);
   own_route_bytes_ = round_up((4 * experts.count + experts.groups) * 4, 128);
   for (const MatrixInput& input : inputs) {
+    if (input.turned) own_row_bytes_ = std::max(own_row_bytes_, round_up(input.k * 4, 128));
     Site& site = input.role == Role::mixer_out          ? mixed
                  : input.role == Role::mixer_inner      ? inner
                  : input.role == Role::mixer_heads      ? by_head

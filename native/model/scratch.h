@@ -47,6 +47,7 @@ struct MatrixInput {
   bool direct;     // the operation before writes this form itself; otherwise it writes floats, and rows are prepared
   bool codes;      // weights are codes, which need scratch of the member for widening or multiplying
   bool experts = false;
+  bool turned = false;  // in a row of the member's scratch
 };
 // Returns the inputs of all matrices that a step multiplies with. Throws std::invalid_argument if one has no format.
 // any_tier: assume the largest form that any tier takes, instead of the form of the tier in use.

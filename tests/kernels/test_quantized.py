@@ -10,6 +10,7 @@ import pytest
 from tests.kernels.float64 import UNIT, Doubles, assert_within, random, rounded
 
 from forearm._native import Kernels
+from forearm.model.quantization import rotation
 from forearm.model.quantization.feedback import DAMPING, RANK, feedback_of
 
 SHAPES = [(1, 1, 16), (2, 17, 37), (5, 48, 256), (13, 40, 300)]  # m, n, k
@@ -35,27 +36,57 @@ def test_rows_are_quantized_to_the_nearest_code(group: int, ordered: bool) -> No
     assert np.array_equal(scales, np.maximum.reduceat(np.abs(columns), starts, axis=1) / np.float32(127))
 
 
-@pytest.mark.parametrize(("k", "group"), [(384, 128), (768, 256), (1536, 512), (1280, 512)])
-def test_turned_rows_are_products_with_hadamards_matrix(k: int, group: int) -> None:
+def turning_matrix(columns: int) -> Doubles:
+    """Return the matrix that a group is multiplied with, by its definition in kernels.h."""
+    rows = columns // 64
+    made, left = np.ones((1, 1)), rows // (rows & -rows)
+    while len(made) < 64 * (rows & -rows):
+        made = np.kron(made, np.array([[1.0, 1.0], [1.0, -1.0]]))
+    for odd in (3, 5, 7, 11, 13, 17, 19, 23):
+        angles = 2 * np.pi / odd * np.outer(np.arange(odd), np.arange(odd))
+        while left % odd == 0:
+            made, left = np.kron(np.cos(angles) + np.sin(angles), made), left // odd
+    order = np.arange(columns).reshape(-1, 4, 4, 4).transpose(0, 2, 3, 1).ravel()  # column 16 i + 4 q + l at q, l, i
+    return np.asarray(made[order])
+
+
+@pytest.mark.parametrize(
+    ("k", "group"),
+    [(64, 64), (576, 576), (576, 192), (896, 896), (960, 960), (1536, 512), (1280, 512), (2048, 2048), (2944, 2944)],
+)
+def test_turned_rows_are_products_with_an_orthogonal_matrix(k: int, group: int) -> None:
     x = random(1, 5, k)
-    x[2, group + 2] = 50  # spread over a column of each 16 of its group
-    wanted = []
-    for begin in range(0, k, group):
-        height = min(group, k - begin) // 16
-        hadamard = np.array([[(-1.0) ** (i & j).bit_count() for j in range(height)] for i in range(height)])
-        own = x[:, begin : begin + group].astype(np.float64)
-        wanted.append((hadamard @ own.reshape(-1, height, 16)).reshape(own.shape))
+    x[2, 2] = 50  # spread over all columns of its group
+    groups = [(begin, min(group, k - begin)) for begin in range(0, k, group)]
+    wanted = [x[:, begin : begin + size].astype(np.float64) @ turning_matrix(size).T for begin, size in groups]
 
     codes, scales, _ = Kernels("scalar").quantize(x, group, turned=True)
 
     turned = np.concatenate(wanted, axis=1)
-    assert np.all(np.abs(turned - spread(scales, k, group) * codes) <= spread(scales, k, group) * 0.5001)
-    assert np.count_nonzero(np.abs(codes[2, group : 2 * group]) > 64) == group // 16
+    assert np.all(np.abs(turned - spread(scales, k, group) * codes) <= spread(scales, k, group) * 0.501)
+    assert np.abs(turned[2, :group]).max() < np.linalg.norm(turned[2, :group]) / 4, "no value stands out"
+    for _, size in groups:
+        matrix = turning_matrix(size)
+        assert np.abs(matrix @ matrix.T - size * np.eye(size)).max() < 1e-9 * size
 
 
-@pytest.mark.parametrize(("k", "group"), [(384, 512), (700, 256), (64, 128), (192, 128), (1024, 1024)])
+@pytest.mark.parametrize(("k", "group"), [(576, 192), (1280, 512), (896, 0), (2944, 0)])
+def test_weights_are_turned_as_their_activations_are(k: int, group: int) -> None:
+    weights = random(3, 4, k)
+
+    turned = rotation.turn(weights, group)
+
+    sizes = [min(group or k, k - begin) for begin in range(0, k, group or k)]
+    whole = np.zeros((k, k))
+    for end, size in zip(np.cumsum(sizes).tolist(), sizes, strict=True):
+        whole[end - size : end, end - size : end] = turning_matrix(size)
+        whole[end - size : end] /= size
+    assert np.abs(turned - weights @ whole.T).max() < 1e-5 * np.abs(turned).max()
+
+
+@pytest.mark.parametrize(("k", "group"), [(384, 100), (700, 256), (32, 32), (192, 128 + 32), (64 * 67, 64 * 67)])
 def test_groups_that_cannot_be_turned_are_refused(k: int, group: int) -> None:
-    with pytest.raises(ValueError, match="in groups of 128, 256 or 512"):
+    with pytest.raises(ValueError, match="in groups of a multiple of 64 columns, by primes up to 61"):
         Kernels("scalar").quantize(random(1, 5, k), group, turned=True)
 
 

@@ -56,14 +56,15 @@ void Step::make_rows(const StepWalk& w, const Source& source, Range rows, const 
   const int32_t* order = matrix.order_of(0);
   if (source.add) add_projected(*source.add, rows);
   if (source.norm && source.norm->in_residual) normalize(*source.norm, x, raw.stride, rows, scratch.residual);
-  if (!source.norm || source.norm->in_residual)
-    return kernel.quantize({x, raw.stride, rows.begin, rows.end, matrix.k, order, out, matrix.format.turned});
-  if (Site::is_direct(matrix)) return normalize(*source.norm, x, raw.stride, rows, out);
   float* own = scratch.row(w.member);
+  float* turned = matrix.format.turned ? own : nullptr;
+  if (!source.norm || source.norm->in_residual)
+    return kernel.quantize({x, raw.stride, rows.begin, rows.end, matrix.k, order, out, turned});
+  if (Site::is_direct(matrix)) return normalize(*source.norm, x, raw.stride, rows, out);
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     // a stride of 0 maps every row to the one buffer
     normalize(*source.norm, x, raw.stride, {r, r + 1}, {own, 0, Form::f32_rows});
-    kernel.quantize({own, 0, r, r + 1, matrix.k, order, out, matrix.format.turned});
+    kernel.quantize({own, 0, r, r + 1, matrix.k, order, out, turned});
   }
 }
 

@@ -177,6 +177,26 @@ inline void store_upper(uint16_t* p, F16 x, F16 y) {
   vst1q_u16(p + 16, upper_words(y.a, y.b));
   vst1q_u16(p + 24, upper_words(y.c, y.d));
 }
+inline void transpose_fours(float32x4_t& a, float32x4_t& b, float32x4_t& c, float32x4_t& d) {
+  const float32x4x2_t ab = vtrnq_f32(a, b), cd = vtrnq_f32(c, d);
+  a = vcombine_f32(vget_low_f32(ab.val[0]), vget_low_f32(cd.val[0]));
+  b = vcombine_f32(vget_low_f32(ab.val[1]), vget_low_f32(cd.val[1]));
+  c = vcombine_f32(vget_high_f32(ab.val[0]), vget_high_f32(cd.val[0]));
+  d = vcombine_f32(vget_high_f32(ab.val[1]), vget_high_f32(cd.val[1]));
+}
+inline void transpose_fours(F16 (&x)[4]) {
+  transpose_fours(x[0].a, x[1].a, x[2].a, x[3].a);
+  transpose_fours(x[0].b, x[1].b, x[2].b, x[3].b);
+  transpose_fours(x[0].c, x[1].c, x[2].c, x[3].c);
+  transpose_fours(x[0].d, x[1].d, x[2].d, x[3].d);
+}
+inline void transpose_vectors(F16 (&x)[4]) {
+  const F16 a = x[0], b = x[1], c = x[2], d = x[3];
+  x[0] = {a.a, b.a, c.a, d.a};
+  x[1] = {a.b, b.b, c.b, d.b};
+  x[2] = {a.c, b.c, c.c, d.c};
+  x[3] = {a.d, b.d, c.d, d.d};
+}
 inline bool any(M16 m) { return vmaxvq_u32(vorrq_u32(vorrq_u32(m.a, m.b), vorrq_u32(m.c, m.d))) != 0; }
 
 }  // namespace

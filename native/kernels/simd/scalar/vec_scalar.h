@@ -205,6 +205,28 @@ inline void store_upper(uint16_t* p, F16 a, F16 b) {
   for (int i = 0; i < 16; ++i) p[i] = static_cast<uint16_t>(bits_of(a.lane[i]) >> 16);
   for (int i = 0; i < 16; ++i) p[i + 16] = static_cast<uint16_t>(bits_of(b.lane[i]) >> 16);
 }
+// Four vectors of four lanes each are 4 by 4 rows: transpose_fours makes rows of columns within each four lanes, so
+// that lane 4 q + i of vector l becomes lane 4 q + l of vector i; transpose_vectors does so with whole fours: lanes 4 q
+// .. 4 q
+// + 3 of vector i become lanes 4 i .. 4 i + 3 of vector q.
+inline void transpose_fours(F16 (&x)[4]) {
+  for (int q = 0; q < 16; q += 4)
+    for (int i = 0; i < 4; ++i)
+      for (int l = 0; l < i; ++l) {
+        const float other = x[l].lane[q + i];
+        x[l].lane[q + i] = x[i].lane[q + l];
+        x[i].lane[q + l] = other;
+      }
+}
+inline void transpose_vectors(F16 (&x)[4]) {
+  for (int i = 0; i < 4; ++i)
+    for (int q = 0; q < i; ++q)
+      for (int l = 0; l < 4; ++l) {
+        const float other = x[q].lane[4 * i + l];
+        x[q].lane[4 * i + l] = x[i].lane[4 * q + l];
+        x[i].lane[4 * q + l] = other;
+      }
+}
 inline bool any(M16 m) { return bitmask(m) != 0; }
 // store_hits (compress.h): of x[at .. at + 15] those whose bit is set, and where they stand, one after the other;
 // returns how many.

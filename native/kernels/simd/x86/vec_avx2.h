@@ -151,6 +151,25 @@ inline void store_upper(uint16_t* p, F16 x, F16 y) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), upper_words(x));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 16), upper_words(y));
 }
+inline void transpose_fours(__m256& a, __m256& b, __m256& c, __m256& d) {
+  const __m256 ab = _mm256_unpacklo_ps(a, b), ab_high = _mm256_unpackhi_ps(a, b);
+  const __m256 cd = _mm256_unpacklo_ps(c, d), cd_high = _mm256_unpackhi_ps(c, d);
+  a = _mm256_shuffle_ps(ab, cd, 0x44);
+  b = _mm256_shuffle_ps(ab, cd, 0xee);
+  c = _mm256_shuffle_ps(ab_high, cd_high, 0x44);
+  d = _mm256_shuffle_ps(ab_high, cd_high, 0xee);
+}
+inline void transpose_fours(F16 (&x)[4]) {
+  transpose_fours(x[0].a, x[1].a, x[2].a, x[3].a);
+  transpose_fours(x[0].b, x[1].b, x[2].b, x[3].b);
+}
+inline void transpose_vectors(F16 (&x)[4]) {
+  const F16 a = x[0], b = x[1], c = x[2], d = x[3];
+  x[0] = {_mm256_permute2f128_ps(a.a, b.a, 0x20), _mm256_permute2f128_ps(c.a, d.a, 0x20)};
+  x[1] = {_mm256_permute2f128_ps(a.a, b.a, 0x31), _mm256_permute2f128_ps(c.a, d.a, 0x31)};
+  x[2] = {_mm256_permute2f128_ps(a.b, b.b, 0x20), _mm256_permute2f128_ps(c.b, d.b, 0x20)};
+  x[3] = {_mm256_permute2f128_ps(a.b, b.b, 0x31), _mm256_permute2f128_ps(c.b, d.b, 0x31)};
+}
 inline bool any(M16 m) { return !_mm256_testz_ps(_mm256_or_ps(m.a, m.b), _mm256_or_ps(m.a, m.b)); }
 
 }  // namespace

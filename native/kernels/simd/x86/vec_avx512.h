@@ -109,6 +109,22 @@ inline void store_upper(uint16_t* p, F16 a, F16 b) {
                                                     33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
   _mm512_storeu_si512(p, _mm512_permutex2var_epi16(bits_of(a), _mm512_load_si512(kOdd), bits_of(b)));
 }
+inline void transpose_fours(F16 (&x)[4]) {
+  const __m512 ab = _mm512_unpacklo_ps(x[0].v, x[1].v), ab_high = _mm512_unpackhi_ps(x[0].v, x[1].v);
+  const __m512 cd = _mm512_unpacklo_ps(x[2].v, x[3].v), cd_high = _mm512_unpackhi_ps(x[2].v, x[3].v);
+  x[0].v = _mm512_shuffle_ps(ab, cd, 0x44);
+  x[1].v = _mm512_shuffle_ps(ab, cd, 0xee);
+  x[2].v = _mm512_shuffle_ps(ab_high, cd_high, 0x44);
+  x[3].v = _mm512_shuffle_ps(ab_high, cd_high, 0xee);
+}
+inline void transpose_vectors(F16 (&x)[4]) {
+  const __m512 ab = _mm512_shuffle_f32x4(x[0].v, x[1].v, 0x44), ab_high = _mm512_shuffle_f32x4(x[0].v, x[1].v, 0xee);
+  const __m512 cd = _mm512_shuffle_f32x4(x[2].v, x[3].v, 0x44), cd_high = _mm512_shuffle_f32x4(x[2].v, x[3].v, 0xee);
+  x[0].v = _mm512_shuffle_f32x4(ab, cd, 0x88);
+  x[1].v = _mm512_shuffle_f32x4(ab, cd, 0xdd);
+  x[2].v = _mm512_shuffle_f32x4(ab_high, cd_high, 0x88);
+  x[3].v = _mm512_shuffle_f32x4(ab_high, cd_high, 0xdd);
+}
 inline bool any(M16 m) { return m.m != 0; }
 // VPCOMPRESSD to a register: to memory it is microcode on Zen 4 (256 micro-ops; uops.info).
 inline int store_hits(const float* x, int64_t at, uint32_t bits, int32_t* index, float* value) {
