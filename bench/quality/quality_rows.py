@@ -29,9 +29,9 @@ TRUTH = Row("float32", divergence=0.0, same_best=1.0)
 ROWS: list[Row] = [
     Row("bfloat16", "bfloat16", kv="bfloat16", divergence=0.0006, same_best=0.97),
     Row("float16", "float16", kv="float16"),
-    Row("int8", quantization="int8", divergence=0.0065, same_best=0.94),
-    Row("int8, float activations", quantization="int8", activations="float", divergence=0.0045, same_best=0.94),
-    Row("fp8", quantization="fp8", divergence=0.013, same_best=0.91),
+    Row("int8", quantization="int8", divergence=0.0034, same_best=0.95),
+    Row("int8, float activations", quantization="int8", activations="float", divergence=0.0018, same_best=0.96),
+    Row("fp8", quantization="fp8", divergence=0.0041, same_best=0.94),
     Row("int4", quantization="int4", divergence=0.41, same_best=0.65),
     Row("int4-fast", quantization="int4-fast", divergence=0.9, same_best=0.48),
     Row("int4, float activations", quantization="int4", activations="float"),

@@ -24,7 +24,7 @@ from forearm.engine.host.placement import Plan
 from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.checkpoint.weights import load_native
 from forearm.model.quantization.quantization import FP8_HEAD_GROUP, HEAD_GROUPS, INT8_GROUP, Asked
-from forearm.model.quantization.rotation import LEAST_TURNED, TURNED
+from forearm.model.quantization.rotation import TURNED
 from forearm.plan.cost import FEW_ROWS, LAYER_S, MANY_ROWS, Achieved
 from forearm.plan.shapes import SMALL_SHAPE, write_shape
 from forearm.plan.work import work_of
@@ -68,8 +68,7 @@ def _asked(format: WeightFormat) -> Asked | None:
     groups = {name: {one.group} for name, one in AT_LOAD.items()}
     groups["int8"] |= {
         INT8_GROUP,
-        TURNED,
-        LEAST_TURNED,
+        *range(64, TURNED + 64, 64),
         FP8_HEAD_GROUP,
         *(HEAD_GROUPS * one.group for one in AT_LOAD.values()),
     }

@@ -182,7 +182,7 @@ def open_checkpoint(
 
 
 def _served(config: ModelConfig, tensors: Mapping[str, StoredTensor], asked: Asked) -> tuple[ModelConfig, bool]:
-    """Return a float model as it is served, and whether rotated: with a head of its own, the embedding's if it is tied.
+    """Return a float model as it is served, and whether rotated: in int8 with a head of its own.
 
     A log line says why the model's maths do not allow a rotation. Its norms may take the means of activations away.
     """
@@ -190,8 +190,11 @@ def _served(config: ModelConfig, tensors: Mapping[str, StoredTensor], asked: Ask
     centred = asked.centred and config.norm_weight and not why
     if not asked.rotated or why:
         if asked.rotated:
-            log.info("%s: int8 rounds the weights as they are stored, because %s (rotation.py)", config.model_type, why)
+            how = (config.model_type, asked.weights, why)
+            log.info("%s: %s rounds the weights as they are stored, because %s (rotation.py)", *how)
         return replace(config, centred=centred), False
+    if asked.weights == "fp8":
+        return replace(config, centred=centred), True
     names = config.names
     if config.tied_head:
         names = names | {"head": stored_module(config, tensors.keys(), "embed")}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from forearm.config.number_formats import NUMBER_FORMATS, DTypeName, WeightFormat
@@ -13,6 +13,7 @@ from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.families.matrices import MatrixSpec
 from forearm.model.quantization.codes import CodedMatrix, common_format, groups_of
 from forearm.model.quantization.quantization import (
+    EMBEDDING_GROUP,
     FP8_END_LAYERS,
     FP8_HEAD_GROUP,
     FP8_INT8_ROLES,
@@ -22,7 +23,7 @@ from forearm.model.quantization.quantization import (
     INT8_GROUP,
     Asked,
 )
-from forearm.model.quantization.rotation import turned_group
+from forearm.model.quantization.rotation import TURNED_ROLES, is_turnable, turned_group
 
 _PANEL = 16  # kernels.h, kPanel: columns of a packed panel
 
@@ -39,7 +40,7 @@ def plan_formats(
 ) -> dict[str, WeightFormat]:
     """Return the format of each packed matrix: the checkpoint's if it is quantized, else the one that was asked for.
 
-    rotated: the model is, and so may be the activations before its down projections.
+    rotated: the model is (rotation.py), so activations are turned.
     Raises: ConfigError naming the parts of a packed matrix that have no common format.
     """
     members: dict[str, list[Source]] = defaultdict(list)
@@ -68,8 +69,29 @@ def plan_formats(
     whole = {spec.name: _in_whole_groups(formats[spec.name], spec.k, wider) for spec in specs}
     if not rotated or asked.portable:
         return whole
-    groups = {spec.name: turned_group(spec.k) for spec in specs if spec.name in grouped and not whole[spec.name].wide}
-    return whole | {name: replace(whole[name], group=size, turned=True) for name, size in groups.items() if size}
+    return _turned(specs, whole, grouped)
+
+
+def _turned(
+    specs: Sequence[MatrixSpec], formats: Mapping[str, WeightFormat], grouped: Sequence[str]
+) -> dict[str, WeightFormat]:
+    """Return the formats of a rotated model, before whose integer matrices activations are turned: whole rows.
+
+    grouped: matrices before which groups are turned, unless activations have 16 bits.
+    """
+    turned, own_head = dict(formats), any(spec.role == "head" for spec in specs)
+    for spec in specs:
+        own = formats[spec.name]
+        if spec.role == "embedding" and own_head and own.dtype == "int8" and not own.group:
+            turned[spec.name] = replace(own, group=EMBEDDING_GROUP, scale_dtype="float16")
+        if spec.role not in TURNED_ROLES or not own.is_integer:
+            continue
+        if spec.name in grouped and not own.wide:
+            if group := turned_group(spec.k):
+                turned[spec.name] = replace(own, group=group, turned=True)
+        elif is_turnable(spec.k):
+            turned[spec.name] = replace(own, group=0, scale_dtype="float32", turned=True)
+    return turned
 
 
 def _in_whole_groups(format: WeightFormat, k: int, wider: int) -> WeightFormat:
@@ -145,7 +167,7 @@ def _format(
             return WeightFormat(weight_dtype)
         if spec.name == "embed_per_layer":
             return WeightFormat("int8", 256, wide=asked.wide)  # so that each layer of E2B and E4B has its own scale
-        if at_load is None or asked.rotated or asked.wide:
+        if at_load is None or asked.weights == "int8" or asked.wide:
             return WeightFormat("int8", wide=asked.wide)
         group = HEAD_GROUPS * at_load.group if at_load.is_integer else FP8_HEAD_GROUP
         return WeightFormat("int8", group, "float16", wide=asked.wide)

@@ -1,4 +1,4 @@
-"""The parts of a float model that is rotated while it is loaded (model/quantization/rotation.py), as float32."""
+"""The parts of a float model whose residual stream is rotated (model/quantization/rotation.py), as float32."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RotatedWeights:
 
     def __init__(self, checkpoint: Checkpoint, files: Files) -> None:
         self._files = files
-        self._config, self._formats = checkpoint.config, checkpoint.formats
+        self._config = checkpoint.config
         self._roles = {part.name: spec.role for spec in matrices(checkpoint.config) for part in spec.parts}
         self._vectors = {
             part.name: (part, stored)
@@ -61,8 +61,7 @@ class RotatedWeights:
         role, head_dim = self._roles[part.name], self._config.head_dim
         if role in rotation.WRITERS:
             whole = np.empty((rows, k), np.float32)
-            unit = head_dim if role == "mixer_out" else rotation.TURNED
-            step = -(-PIECE_VALUES // (rows * unit)) * unit
+            step = -(-PIECE_VALUES // (rows * head_dim)) * head_dim
             list(threads.map(partial(self._write_columns, part, tensor, whole, step), range(0, k, step)))
             self._files.release(tensor)
             yield 0, whole
@@ -93,8 +92,6 @@ class RotatedWeights:
         stored = self._stored_rows(part, tensor, 0, part.shape[0])[:, column : column + step]
         own = widened(stored, tensor.float_dtype)
         own = rotation.rotate_columns(own, self._roles[part.name], None, self._config.head_dim)
-        format = self._formats[part.matrix]
-        own = rotation.turn_groups(own, format.group) if format.turned else own
         whole[:, column : column + step] = rotation.rotate_stream(own)
 
     def _stored_rows(self, part: TensorPart, tensor: StoredTensor, begin: int, end: int) -> Float32Array | UInt16Array:

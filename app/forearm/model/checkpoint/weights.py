@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from forearm import _native
-from forearm.array_types import Int32Array
+from forearm.array_types import Float32Array, Int32Array
 from forearm.config.number_formats import INTEGERS, WeightFormat
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.calibration import CENTRED_TOKENS, Team, calibrated_layers, calibration_tokens, importance
@@ -43,6 +43,7 @@ from forearm.model.quantization.centred import CentredWeights
 from forearm.model.quantization.codes import CodedMatrix, Codes, column_order, dequantized, expressed
 from forearm.model.quantization.quality import log_loss
 from forearm.model.quantization.rounding import PLAIN, Rounding
+from forearm.model.quantization.smoothing import ColumnSquares
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -119,8 +120,6 @@ def load_weights(
     size, tokens = checkpoint.stored_bytes, None
     sample: TensorReceiver = (rounding := RoundingSample(checkpoint, target))
     files = Files()
-    if checkpoint.config.centred:
-        sample = CentredWeights(checkpoint, sample, files)
     if checkpoint.calibrated:
         try:
             tokens = calibration_tokens(tokenizer, checkpoint.config.vocab_size)
@@ -131,11 +130,14 @@ def load_weights(
 
     if tokens is not None:  # the tensors of layers are read twice
         size += sum(stored_bytes(part, stored) for part, stored in checkpoint.sources if part.layer is not None)
+        size += sum(stored_bytes(*source) for source in _behind(checkpoint))
     with (
         tqdm(total=size, unit="B", unit_scale=True, desc="Loading weights", disable=not progress) as bar,
         ThreadPoolExecutor(min(team.threads, MOST_DECODERS), "decode") as decoders,
     ):
         loader = Loader(checkpoint, files, decoders, bar)
+        if checkpoint.config.centred:
+            sample = CentredWeights(checkpoint, sample, files, decoders)
         try:
             if tokens is None:
                 for part, stored in checkpoint.sources:
@@ -161,16 +163,24 @@ def _load_calibrated(
     layers: dict[int | None, list[Source]] = defaultdict(list)
     for part, stored in checkpoint.sources:
         layers[part.layer].append((part, stored))
-    behind = [source for source in layers[None] if centred and source[0].name in ("head", "head.bias")]
+    behind = _behind(checkpoint)
     for source in layers[None]:
         if source not in behind:
             loader.load(target, *source)
 
+    squares: dict[str, Float32Array] = {}  # of the columns of the layer's parts of matrices
+
     def load(one: _native.Executor, layer: int) -> None:
+        seen = ColumnSquares(one) if centred else None
         beside = ("attention_bias", *(("positions", "embed_norm", "embed_norm.bias") if layer == 0 else ()))
         for part, stored in (*layers[layer], *(source for source in layers[None] if source[0].name in beside)):
             name = part.name.replace(f"layers.{layer}.", "layers.0.", 1)
-            plain.load(one, replace(part, name=name), stored)
+            plain.load(seen or one, replace(part, name=name), stored)
+        squares.clear()
+        if seen is not None:
+            squares.update(
+                {name.replace("layers.0.", f"layers.{layer}.", 1): own for name, own in seen.by_part.items()}
+            )
 
     embed, table = next(source for source in layers[None] if source[0].name == "embed")
     if isinstance(table, CodedMatrix):
@@ -181,15 +191,24 @@ def _load_calibrated(
         )
     for layer, rows in enumerate(calibrated_layers(checkpoint.config, residual, load, team, not centred)):
         if centred:
-            centred.see(rows)
+            centred.see(rows, squares)
         roundings = {} if centred else {name: Rounding(importance(own)) for name, own in rows.items()}
         for part, stored in layers[layer]:
             loader.load(target, part, stored, roundings.get(part.matrix, PLAIN))
     if centred:
-        centred.see_stream(residual)
+        seen = ColumnSquares()
+        for source in behind:
+            plain.load(seen, *source)
+        centred.see_stream(residual, seen.by_part)
     for part, stored in behind:
         loader.load(target, part, stored)
     log.info("weights: calibrated on %d tokens in %.1f s", len(tokens), time.monotonic() - began)
+
+
+def _behind(checkpoint: Checkpoint) -> list[Source]:
+    """Return the tensors of the head that is centred, which are loaded behind all layers."""
+    own = ("head", "head.bias") if checkpoint.config.centred else ()
+    return [source for source in checkpoint.sources if source[0].name in own]
 
 
 class Loader:
@@ -198,7 +217,8 @@ class Loader:
     def __init__(self, checkpoint: Checkpoint, files: Files, decoders: ThreadPoolExecutor, bar: tqdm[Never]) -> None:
         self._formats, self._decoders, self._bar = checkpoint.formats, decoders, bar
         self._files = files
-        self._rotated = RotatedWeights(checkpoint, self._files) if checkpoint.rotated else None
+        streamed = checkpoint.rotated and not checkpoint.config.centred  # others are rotated by CentredWeights
+        self._rotated = RotatedWeights(checkpoint, self._files) if streamed else None
 
     def load(self, target: TensorReceiver, part: TensorPart, stored: Stored, rounding: Rounding = PLAIN) -> None:
         """Load one part of the checkpoint."""

@@ -1,16 +1,20 @@
-"""Takes the means of activations away before they are rounded to 8 bits, while a float model is loaded.
-
-Integer weights are rounded with feedback of their errors meanwhile (feedback.py).
+"""Prepares activations and weights for 8 bits while a float model is loaded: less their means, smoothed and turned.
 
 What a norm hands on to matrices has a mean over tokens, a vector m with much of its energy. The norm gets the bias -m,
 and each matrix behind it the bias W m: x W^T = (x - m) W^T + W m. Rounding then errs by the rest alone, in activations
 and in weights. m is that of the calibration text; the result is the same with any m, but for rounding.
 Source: Wei et al. 2023, Outlier Suppression+, arXiv:2304.09145, section 4.1.
+
+Columns are then weighed by d (smoothing.py): norms are multiplied with it, and before a down projection the rows of up
+are. Columns of matrices are divided by d, and turned as their activations are (rotation.py). Integer weights are
+rounded with feedback of their errors (feedback.py).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -19,61 +23,71 @@ from forearm.array_types import Float32Array, UInt16Array
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.rounding_errors import TensorReceiver
 from forearm.model.checkpoint.shards import Files, StoredTensor, widened
+from forearm.model.families.config import FeedForward
 from forearm.model.families.matrices import matrices
 from forearm.model.quantization import rotation
 from forearm.model.quantization.feedback import feedback_of
 from forearm.model.quantization.rounding import PLAIN, Rounding
+from forearm.model.quantization.smoothing import column_weights
+
+# Values of a piece, 2 MiB of float32, which fit a core's second-level cache, and pieces that are in memory at once.
+_PIECE_VALUES, _AT_ONCE = 1 << 19, 16
 
 
 class CentredWeights:
-    """Passes a model's tensors on to an executor, and adds the biases that its centred norms and matrices need.
+    """Passes a model's tensors on to an executor, changed for 8 bits, with the biases that centring takes.
 
-    Each matrix and bias is taken once, after the mean of the norm before it was set; without a mean, m is 0.
+    Each matrix and bias is taken once, after the mean of the norm before it was set; without a mean, m is 0 and d is 1.
     """
 
-    def __init__(self, checkpoint: Checkpoint, target: TensorReceiver, files: Files) -> None:
-        self._config, self._rotated, self._formats = checkpoint.config, checkpoint.rotated, checkpoint.formats
-        self._target, self._files = target, files
+    def __init__(
+        self, checkpoint: Checkpoint, target: TensorReceiver, files: Files, threads: ThreadPoolExecutor
+    ) -> None:
+        self._config, self._formats = checkpoint.config, checkpoint.formats
+        self._target, self._files, self._threads = target, files, threads
         specs = matrices(checkpoint.config)
-        self._roles = {spec.name: spec.role for spec in specs}
         self._norm_of = {spec.name: norm for spec in specs if (norm := rotation.norm_before(spec.name, spec.role))}
         self._matrix_of = {part.name: spec.name for spec in specs for part in spec.parts}
+        # By the part whose rows are multiplied with d, the matrix behind it.
+        self._down_of = {
+            f"layers.{i}.up": f"layers.{i}.down"
+            for i, layer in enumerate(checkpoint.config.layers)
+            if isinstance(own := layer.feed_forward, FeedForward) and own.gated and math.isinf(own.limit)
+        }
         # The rows of each part that has a bias.
         self._rows = {part.name: part.rows for spec in specs if spec.name in self._norm_of for part in spec.parts}
         norms = set(self._norm_of.values())
         self._norms = {part.name: (part, stored) for part, stored in checkpoint.sources if part.name in norms}
-        self._means: dict[str, Float32Array] = {}  # by norm, as the matrices that are served read its output
+        self._means: dict[str, Float32Array] = {}  # by norm
+        self._columns: dict[str, Float32Array] = {}  # d, by matrix
         self._feedback: dict[str, Float32Array] = {}  # by matrix
         self._biases: dict[str, Float32Array] = {}  # by part of a matrix, those that were begun
 
-    def see(self, rows: Mapping[str, Float32Array]) -> None:
-        """Take means and main directions of rows, float32 [tokens, k], before matrices of the float model, by name."""
+    def see(self, rows: Mapping[str, Float32Array], squares: Mapping[str, Float32Array]) -> None:
+        """Take what matrices of the float model are multiplied with, float32 [tokens, k], by their names.
+
+        squares: of their columns, float32 [k], by the names of their parts.
+        """
         self._feedback.clear()  # of the layer before
-        for name, of_floats in rows.items():
-            served, norm = self._served(name, of_floats), self._norm_of.get(name)
+        for name, own in rows.items():
+            served, norm = own, self._norm_of.get(name)
             if norm is not None:
-                self._means[norm] = served.mean(axis=0)
-                served = served - self._means[norm]
+                self._means[norm] = own.mean(axis=0)
+                served = own - self._means[norm]
+            if norm is not None or name in self._down_of.values():
+                of_weights = [squares[part] for part, matrix in self._matrix_of.items() if matrix == name]
+                self._columns[name] = column_weights(np.square(served).mean(axis=0), np.sum(of_weights, axis=0))
+                served = served * self._columns[name]
+            if self._formats[name].turned:
+                served = rotation.turn(served, self._formats[name].group)
             if self._formats[name].is_integer:
                 self._feedback[name] = feedback_of(served)
 
-    def _served(self, name: str, rows: Float32Array) -> Float32Array:
-        """Return the rows before a matrix of the float model as those of the model that is served."""
-        role, norm = self._roles[name], self._norm_of.get(name)
-        if self._formats[name].turned:
-            return rotation.turn_groups(rows, self._formats[name].group)
-        if not self._rotated or role == "feed_forward_out":
-            return rows
-        if norm is not None:  # its weights went into the matrices
-            weights = self._weights_of(norm)
-            rows = np.divide(rows, weights, out=np.zeros_like(rows), where=weights != 0)
-        return rotation.rotate_columns(rows, role, None, self._config.head_dim)
-
-    def see_stream(self, residual: Float32Array) -> None:
-        """Take mean and directions before the output head of the stream behind the layers, float32 [tokens, hidden]."""
+    def see_stream(self, residual: Float32Array, squares: Mapping[str, Float32Array]) -> None:
+        """Take the stream behind the layers, float32 [tokens, hidden], and the squares of the head's columns."""
         if "head" in self._norm_of and np.isfinite(residual).all():
-            squares = np.square(residual).mean(axis=1, keepdims=True) + np.float32(self._config.norm_eps)
-            self.see({"head": residual / np.sqrt(squares) * self._weights_of("final_norm")})
+            means = np.square(residual).mean(axis=1, keepdims=True) + np.float32(self._config.norm_eps)
+            self.see({"head": residual / np.sqrt(means) * self._weights_of("final_norm")}, squares)
 
     def _weights_of(self, norm: str) -> Float32Array:
         part, stored = self._norms[norm]
@@ -84,28 +98,51 @@ class CentredWeights:
         self, name: str, data: Float32Array | UInt16Array, dtype: str, row: int = 0, rounding: Rounding = PLAIN
     ) -> None:
         """Pass rows of a matrix on, and add their products with the mean to its bias."""
-        matrix = self._matrix_of[name]
-        mean = self._means.get(self._norm_of.get(matrix, ""))
-        if mean is not None:
-            self._bias(name)[row : row + len(data)] += widened(data, dtype) @ mean
-        self._target.load_matrix(name, data, dtype, row, replace(rounding, feedback=self._feedback.get(matrix)))
+        rounding = replace(rounding, feedback=self._feedback.get(self._matrix_of[name]))
+        step = max(1, _PIECE_VALUES // data.shape[1])
+        starts = range(0, len(data), step)
+        for first in range(0, len(starts), _AT_ONCE):
+            some = starts[first : first + _AT_ONCE]
+            pieces = [(name, data[at : at + step], dtype, row + at) for at in some]
+            for at, rows in zip(some, self._threads.map(self._served, *zip(*pieces, strict=True)), strict=True):
+                self._target.load_matrix(name, rows, "float32", row + at, rounding)
+
+    def _served(self, name: str, data: Float32Array | UInt16Array, dtype: str, row: int) -> Float32Array:
+        """Return rows of a part as they are rounded, float32 [rows, k]; their products with the mean become biases."""
+        matrix, end, rows = self._matrix_of[name], row + len(data), widened(data, dtype)
+        if (weights := self._row_weights(name)) is not None:
+            rows *= weights[row:end, None]
+        if (mean := self._means.get(self._norm_of.get(matrix, ""))) is not None:
+            self._bias(name)[row:end] += rows @ mean
+        if (columns := self._columns.get(matrix)) is not None:
+            rows /= columns
+        return rotation.turn(rows, self._formats[matrix].group) if self._formats[matrix].turned else rows
 
     def load_vector(self, name: str, values: Float32Array, row: int = 0) -> None:
-        """Pass a norm or a bias on; that of a centred matrix waits for its products with the mean."""
-        owner = name.removesuffix(".bias")
+        """Pass a bias on; those of centred matrices wait for products with the mean, and norms for their matrices."""
+        owner, end = name.removesuffix(".bias"), row + len(values)
         if owner in self._rows:
-            self._bias(owner)[row : row + len(values)] += values
-        else:
+            weights = self._row_weights(owner)
+            self._bias(owner)[row:end] += values if weights is None else values * weights[row:end]
+        elif name not in self._norms:
             self._target.load_vector(name, values, row)
 
     def finish_loading(self) -> None:
-        """Load the biases of all matrices and norms."""
+        """Load the norms and the biases of all matrices and norms."""
         for name, rows in self._rows.items():
             self._target.load_vector(f"{name}.bias", self._biases.get(name, np.zeros(rows, np.float32)))
-        zeros = np.zeros(self._config.hidden, np.float32)
+        one = np.float32(self._config.norm_plus_one)
+        columns = {self._norm_of[name]: own for name, own in self._columns.items() if name in self._norm_of}
         for norm in self._norms:
-            self._target.load_vector(f"{norm}.bias", -self._means.get(norm, zeros))
+            own = columns.get(norm, np.ones(self._config.hidden, np.float32))
+            self._target.load_vector(norm, self._weights_of(norm) * own - one)
+            mean = self._means.get(norm, np.zeros(self._config.hidden, np.float32))
+            self._target.load_vector(f"{norm}.bias", -mean * own)
         self._target.finish_loading()
+
+    def _row_weights(self, part: str) -> Float32Array | None:
+        """Return what the rows of a part are multiplied with, float32 [rows]; None: with nothing."""
+        return self._columns.get(self._down_of.get(part, ""))
 
     def _bias(self, part: str) -> Float32Array:
         return self._biases.setdefault(part, np.zeros(self._rows[part], np.float32))

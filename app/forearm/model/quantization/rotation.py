@@ -1,11 +1,15 @@
-"""Rotates a float model while it is loaded, so that its activations have no outliers and int8 rounds them finely.
+"""Rotates what int8 rounds: orthogonal matrices spread outliers over many values, which are then rounded finely.
 
-An orthogonal matrix Q turns the residual stream: the embedding and every matrix that reads the stream are multiplied by
-Q from the right, every matrix that writes it by the transpose of Q from the left. RMSNorm commutes with Q once its
-weights are folded into the matrices behind it. Values and the columns of o are rotated in each head in the same way.
-The rotated model computes the same function. A tied head becomes a matrix of its own, because only the head has the
-final norm's weights. Source: Ashkboos et al. 2024, QuaRot, arXiv:2404.00456, section 4, without its rotations at run
-time.
+In a model that is served, the activations before a matrix are turned at run time, row by row (kernels.h, QuantizeTask),
+and the columns of the matrix while it is loaded (turn; centred.py).
+
+Other engines turn no activations. For checkpoints that they read, an orthogonal matrix Q turns the residual stream: the
+embedding and all matrices that read the stream are multiplied by Q from the right, those that write it by the transpose
+of Q from the left. RMSNorm commutes with Q once its weights are folded into the matrices behind it. Values and the
+columns of o are rotated in each head in the same way.
+
+The rotated model computes the same function. A tied head becomes a matrix of its own. Source: Ashkboos et al. 2024,
+QuaRot, arXiv:2404.00456, section 4.
 """
 
 from __future__ import annotations
@@ -19,13 +23,14 @@ from forearm.array_types import Float32Array
 from forearm.model.families.config import Attention, FeedForward, ModelConfig
 from forearm.model.families.matrices import Role
 
-VERSION = 3  # of the rotation in the weight cache's key: raised when Q or turn_groups changes
+VERSION = 4  # of the rotation in the weight cache's key: raised when Q, turn or smoothing.py changes
 _INNER = 64  # order of the inner factor of Q: two products of small matrices are cheaper than one of a large matrix
 # Roles of matrices that read the residual stream through a norm, and the norm's name, in its layer if it has one.
 _NORMS: dict[Role, str] = {"mixer_in": "input_norm", "feed_forward_in": "pre_mlp_norm", "head": "final_norm"}
-# Columns of a group that is turned before a down projection; where no such groups fit, the fewest (kernels.h,
-# is_turnable).
-TURNED, LEAST_TURNED = 512, 128
+TURNED = 512  # most columns of a group of activations that share a scale
+# Roles of matrices before which activations are turned.
+TURNED_ROLES: tuple[Role, ...] = ("mixer_in", "mixer_out", "feed_forward_in", "feed_forward_out", "head")
+_MOST_ODD = 61  # the largest prime factor of rows that are turned (kernels.h, is_turnable)
 WRITERS: tuple[Role, ...] = ("mixer_out", "feed_forward_out")  # roles of matrices that write the residual stream
 
 
@@ -67,28 +72,39 @@ def turns_heads(name: str, role: Role) -> bool:
 def rotate_columns(rows: Float32Array, role: Role, norm: Float32Array | None, head_dim: int) -> Float32Array:
     """Return rows of a matrix, float32 [rows, k], for rotated input. norm: weights of the norm before it, or None."""
     if role == "feed_forward_out":
-        return rows  # activations before it are no stream; turn_groups is apart
+        return rows  # activations before it are no stream
     if role == "mixer_out":
         return _turned(rows.reshape(-1, head_dim)).reshape(rows.shape)
     scaled = _signs(rows.shape[1]) if norm is None else norm * _signs(rows.shape[1])
     return _turned(rows * scaled)
 
 
+def is_turnable(k: int) -> bool:
+    """Return whether rows of k columns can be turned as a whole (kernels.h, is_turnable)."""
+    return k % 64 == 0 and k > 0 and max(_odd_factors(k // 64), default=1) <= _MOST_ODD
+
+
 def turned_group(k: int) -> int:
-    """Return the columns of a group of activations that are turned in rows of k columns; 0: they cannot be."""
-    if k % TURNED in (0, LEAST_TURNED, 2 * LEAST_TURNED):
+    """Return the columns of a group of activations in rows of k columns that are turned in groups; 0: they cannot be.
+
+    Groups divide rows, but for a last one of a half or a quarter.
+    """
+    if k % TURNED in (0, TURNED // 2, TURNED // 4):
         return TURNED
-    return 0 if k % LEAST_TURNED else LEAST_TURNED
+    return next((group for group in range(TURNED, 0, -64) if k % group == 0), 0)
 
 
-def turn_groups(rows: Float32Array, group: int) -> Float32Array:
-    """Return rows of a matrix, float32 [rows, k], for activations that are turned (kernels.h, QuantizeTask)."""
+def turn(rows: Float32Array, group: int) -> Float32Array:
+    """Return rows of a matrix, float32 [rows, k], for activations that are turned (kernels.h, QuantizeTask).
+
+    group: columns that are turned together; 0: all.
+    """
     turned = np.empty_like(rows)
-    for begin in range(0, rows.shape[1], group):
-        own = rows[:, begin : begin + group]
-        height = own.shape[1] // 16
-        matrix = _orthogonal(height) / np.float32(math.sqrt(height))  # the kernel's has ones and minus ones
-        turned[:, begin : begin + group] = np.matmul(matrix, own.reshape(-1, height, 16)).reshape(own.shape)
+    for begin in range(0, rows.shape[1], group or rows.shape[1]):
+        own = rows[:, begin : begin + (group or rows.shape[1])]
+        mixed = _turned(own) / np.float32(math.sqrt(own.shape[1]))  # the kernel's has ones and minus ones
+        digits = mixed.reshape(-1, 4, 4, 4).transpose(0, 2, 3, 1)  # i, q, l of a column become q, l, i
+        turned[:, begin : begin + own.shape[1]] = digits.reshape(own.shape)
     return turned
 
 
@@ -118,14 +134,24 @@ def _turned(values: Float32Array) -> Float32Array:
 
 @cache
 def _orthogonal(n: int) -> Float32Array:
-    """Return a symmetric orthogonal matrix, float32 [n, n]: Hartley's of the odd factor of n by Hadamard's."""
-    odd = n // (n & -n)
-    angles = 2 * math.pi / odd * (np.outer(np.arange(odd), np.arange(odd)) % odd)
-    made = np.cos(angles) + np.sin(angles)
-    while len(made) < n:
-        made = np.kron(made, np.array([[1.0, 1.0], [1.0, -1.0]]))
-    made /= math.sqrt(n)
-    return np.asarray(made, np.float32)
+    """Return a symmetric orthogonal matrix, float32 [n, n]: Hartley's of the odd prime factors of n by Hadamard's."""
+    made = np.ones((1, 1))
+    while len(made) < n & -n:
+        made = np.kron(np.array([[1.0, 1.0], [1.0, -1.0]]), made)
+    for odd in _odd_factors(n):
+        angles = 2 * math.pi / odd * (np.outer(np.arange(odd), np.arange(odd)) % odd)
+        made = np.kron(np.cos(angles) + np.sin(angles), made)
+    return np.asarray(made / math.sqrt(n), np.float32)
+
+
+def _odd_factors(n: int) -> list[int]:
+    """Return the odd prime factors of n, the smallest first."""
+    left, factors = n // (n & -n), []
+    for odd in range(3, left + 1, 2):
+        while left % odd == 0:
+            factors.append(odd)
+            left //= odd
+    return factors
 
 
 @cache

@@ -1,0 +1,51 @@
+"""Weights of columns that let 8 bits lose least: activations are multiplied with them, and weights divided by them.
+
+Rounding x to codes of one scale errs by about |x|^2 |W|^2 in the square of x W^T, and so does rounding W, if what is
+rounded is mixed by an orthogonal matrix (rotation.py). A product of two sums of squares is least where their terms are
+equal (Cauchy and Schwarz): d = (W^2 / x^2)^(1/4), by the mean squares of columns. Source: Xiao et al. 2022,
+SmoothQuant, arXiv:2211.10438, equation 4 with exponent 0.5, there by largest values.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from forearm.array_types import Float32Array, UInt16Array
+from forearm.model.checkpoint.rounding_errors import TensorReceiver
+from forearm.model.checkpoint.shards import widened
+from forearm.model.quantization.rounding import PLAIN, Rounding
+
+# Added to every mean square, as a part of their mean: a column that the text does not use has a weight all the same.
+_DAMPING = 1e-3
+
+
+def column_weights(activations: Float32Array, weights: Float32Array) -> Float32Array:
+    """Return d, float32 [k]. activations, weights: squares of their columns, in any unit, float32 [k]."""
+    damped = [squares / max(squares.mean(), np.finfo(np.float32).tiny) + _DAMPING for squares in (activations, weights)]
+    return np.asarray((damped[1] / damped[0]) ** 0.25, np.float32)
+
+
+class ColumnSquares:
+    """Sums the squares of the columns of each part of a matrix, and passes tensors on to `target`, if there is one."""
+
+    def __init__(self, target: TensorReceiver | None = None) -> None:
+        self._target = target
+        self.by_part: dict[str, Float32Array] = {}
+
+    def load_matrix(
+        self, name: str, data: Float32Array | UInt16Array, dtype: str, row: int = 0, rounding: Rounding = PLAIN
+    ) -> None:
+        """Add the squares of rows of a matrix."""
+        rows = widened(data, dtype)
+        squares = np.einsum("ij,ij->j", rows, rows)
+        self.by_part[name] = self.by_part[name] + squares if name in self.by_part else squares
+        if self._target is not None:
+            self._target.load_matrix(name, data, dtype, row, rounding)
+
+    def load_vector(self, name: str, values: Float32Array, row: int = 0) -> None:
+        """Pass a norm or a bias on."""
+        if self._target is not None:
+            self._target.load_vector(name, values, row)
+
+    def finish_loading(self) -> None:
+        """Note that all tensors were taken."""
