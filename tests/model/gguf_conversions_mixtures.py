@@ -197,12 +197,114 @@ def _dbrx_tensor(config: Config, name: str, values: np.ndarray) -> Tensors | Non
     return iter([(f"ffn_{part}_exps.weight", each.swapaxes(1, 2) if part == "down" else each)])
 
 
+def _mellum(config: Config) -> Config:
+    slides = window_keys(config)
+    rope = config["rope_parameters"]["full_attention"]
+    factor = {"rope.scaling.yarn_attn_factor": rope.get("attention_factor")}
+    return slides | factor | {"expert_feed_forward_length": config["moe_intermediate_size"]}
+
+
+def _laguna(config: Config) -> Config:
+    """Heads by layer, and no list of layers with a window."""
+    layers, shares = config["num_hidden_layers"], config["rope_parameters"]
+    heads = config.get("num_attention_heads_per_layer") or [config["num_attention_heads"]] * layers
+    rotated = {kind: int(config["head_dim"] * one.get("partial_rotary_factor", 1)) for kind, one in shares.items()}
+    return moe_keys(config) | {
+        "attention.head_count": heads, "attention.sliding_window": config["sliding_window"],
+        "expert_shared_feed_forward_length": config["shared_expert_intermediate_size"], "expert_weights_norm": True,
+        "expert_weights_scale": config["moe_routed_scaling_factor"], "expert_gating_func": 2,
+        "leading_dense_block_count": config["mlp_layer_types"].count("dense"),
+        "rope.dimension_count": rotated["full_attention"], "rope.dimension_count_swa": rotated["sliding_attention"],
+    }  # fmt: skip
+
+
+def _cohere2_moe(config: Config) -> Config:
+    width, beside = config["intermediate_size"], config["num_shared_experts"]
+    shared = {"expert_shared_count": beside, "expert_shared_feed_forward_length": width * beside} if beside else {}
+    return window_keys(config) | shared | {
+        "feed_forward_length": config.get("prefix_dense_intermediate_size") or width, "rope.scaling.type": "none",
+        "expert_feed_forward_length": width, "logit_scale": config["logit_scale"], "expert_gating_func": 2,
+        "leading_dense_block_count": config["mlp_layer_types"].count("dense"),
+        "expert_weights_norm": config["norm_topk_prob"], "rope.dimension_count": config["head_dim"],
+    }  # fmt: skip
+
+
+def _hy_v3(config: Config) -> Config:
+    width = config["moe_intermediate_size"]
+    return {
+        "expert_feed_forward_length": width, "expert_gating_func": 2, "expert_weights_norm": True,
+        "expert_shared_feed_forward_length": width * config["num_shared_experts"],
+        "expert_weights_scale": config["router_scaling_factor"],
+    }  # fmt: skip
+
+
+def _without_suffix(config: Config, name: str, values: np.ndarray) -> Tensors | None:
+    return iter([("exp_probs_b", values)]) if name.endswith("expert_bias") else None
+
+
+_LAGUNA = {"self_attn.g_proj": "attn_gate"}
+_LAGUNA |= {f"mlp.shared_expert.{part}_proj": f"ffn_{part}_shexp" for part in W.values()}
+_LAGUNA_KINDS = ["full_attention", *["sliding_attention"] * 3, "full_attention"]
+_HY_V3 = {"mlp.router.gate": "ffn_gate_inp"}
+_HY_V3 |= {f"mlp.shared_mlp.{part}_proj": f"ffn_{part}_shexp" for part in W.values()}
+_YARN = {"rope_type": "yarn", "rope_theta": 5e5, "factor": 4.0, "original_max_position_embeddings": 64}
+_MELLUM_ROPE = {"sliding_attention": {"rope_type": "default", "rope_theta": 2e4}}
 _MISTRAL4 = Conversion("mistral4", _mistral4_keys, LATENT, _stacked, told="queries do not grow")
 MIXTURES: list[tuple[Case, Conversion]] = [
     (converted_case("minimax_m2"), Conversion("minimax-m2", _minimax, _MINIMAX, _corrected)),
     (converted_case("hunyuan_v1_moe"), Conversion("hunyuan-moe", _hunyuan, _HUNYUAN)),
     (converted_case("dots1", max_window_layers=3), Conversion("dots1", _sigmoid, change=_corrected)),
     (converted_case("exaone_moe"), Conversion("exaone-moe", _sigmoid, change=_corrected)),
+    (converted_case("mellum", mlp_layer_types=["sparse"] * 4), Conversion("mellum", _mellum)),
+    *(
+        (
+            converted_case(
+                "mellum",
+                mlp_layer_types=["sparse"] * 4,
+                max_position_embeddings=128,
+                rope_parameters=_MELLUM_ROPE | {"full_attention": _YARN | given},
+            ),
+            Conversion("mellum", _mellum),
+        )
+        for given in ({}, {"attention_factor": 1.0})
+    ),
+    (
+        converted_case(
+            "laguna",
+            num_hidden_layers=5,
+            num_attention_heads_per_layer=[4, 8, 2, 4, 6],
+            layer_types=_LAGUNA_KINDS,
+            mlp_layer_types=["dense"] * 2 + ["sparse"] * 3,
+        ),
+        Conversion("laguna", _laguna, _LAGUNA, _corrected),
+    ),
+    (
+        converted_case(
+            "laguna-per-element",
+            num_hidden_layers=5,
+            sliding_window=16,
+            layer_types=_LAGUNA_KINDS,
+            mlp_layer_types=["sparse"] * 5,
+        ),
+        Conversion("laguna", _laguna, _LAGUNA, _corrected),
+    ),
+    (converted_case("cohere2_moe"), Conversion("cohere2moe", _cohere2_moe)),
+    (
+        converted_case(
+            "cohere2_moe",
+            num_shared_experts=2,
+            norm_topk_prob=False,
+            rms_norm_eps=1e-6,
+            tie_word_embeddings=False,
+            intermediate_size=40,
+        ),
+        Conversion("cohere2moe", _cohere2_moe),
+    ),
+    (
+        converted_case("cohere2_moe-rms", num_shared_experts=0, expert_selection_fn="sigmoid"),
+        Conversion("cohere2moe", _cohere2_moe),
+    ),
+    (converted_case("hy_v3"), Conversion("hy_v3", _hy_v3, _HY_V3, _without_suffix)),
     (converted_case("mimo_v2_flash", n_group=1, topk_group=1), Conversion("mimo2", _mimo2, change=_with_sinks)),
     (converted_case("dbrx"), Conversion("dbrx", _dbrx, _DBRX, _dbrx_tensor)),
     (converted_case("afmoe"), Conversion("afmoe", _afmoe, _AFMOE, _corrected)),

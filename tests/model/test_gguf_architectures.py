@@ -118,6 +118,49 @@ def test_keys_of_mistral4_that_do_not_fit_are_refused(
         load_weights(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "keys", "message"),
+    [
+        ("mellum", {"rope.dimension_count": 8}, r"dimension_count = 8; it should be that of .*key_length \(16\)"),
+        ("mellum", {"expert_used_count": None}, r"mellum\.expert_used_count is missing"),
+        ("mellum", {"attention.sliding_window_pattern": [True]}, r"it should be a list of 4 values"),
+        ("laguna", {"expert_weights_norm": False}, r"laguna\.expert_weights_norm = false; it should be true"),
+        ("laguna", {"expert_gating_func": 1}, r"laguna\.expert_gating_func = 1; it should be 2 \(sigmoid\)"),
+        ("laguna", {"attention.head_count": [4, 8]}, r"head_count = \[4, 8\]; it should be a list of 5 values"),
+        ("laguna", {"attention.head_count": [4, 8, 2, 4, 3]}, r"it should be of multiples of num_key_value_heads"),
+        ("laguna", {"attention.head_count": ["4"] * 5}, r"it should be a whole number"),
+        ("laguna", {"attention.head_count": [4, 8, 2, 4, 4]}, r"blk\.4\..*shape"),
+        ("laguna", {"attention.sliding_window_pattern": 0}, r"sliding_window_pattern = 0; it should be at least 1"),
+        ("laguna", {"expert_shared_feed_forward_length": None}, r"expert_shared_feed_forward_length is missing"),
+        ("cohere2_moe", {"expert_weights_scale": 2.5}, r"expert_weights_scale = 2\.5; it should be 1 or absent"),
+        ("cohere2_moe", {"expert_shared_feed_forward_length": 56}, r"= 56; it should be 100: that of all shared"),
+        ("cohere2_moe", {"logit_scale": None}, r"cohere2moe\.logit_scale is missing"),
+        ("hy_v3", {"expert_shared_feed_forward_length": 41}, r"= 41; it should be a multiple of .*length \(40\)"),
+        ("hy_v3", {"expert_feed_forward_length": 0}, r"expert_feed_forward_length = 0; it should be at least 1"),
+    ],
+)  # fmt: skip
+def test_keys_of_layers_with_experts_that_do_not_fit_are_refused(
+    name: str, keys: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    case, conversion = next(row for row in ALL if row[0].name == name)
+    make(case, tmp_path)
+    path = convert(tmp_path, replace(conversion, keys=lambda config: conversion.keys(config) | keys))
+
+    with pytest.raises(ConfigError, match=message):
+        load_weights(path)
+
+
+def test_windows_of_mellum_are_of_three_layers_of_four_where_no_key_lists_them(tmp_path: Path) -> None:
+    case, conversion = next(row for row in ALL if row[0].name == "mellum")
+    make(case, tmp_path)
+    for every, windows in ((None, [16, 16, 16, 0]), (2, [16, 0, 16, 0])):
+        own = {"attention.sliding_window_pattern": every}
+        path = convert(tmp_path, replace(conversion, keys=lambda config, own=own: conversion.keys(config) | own))
+
+        config, _ = load_weights(path)
+        assert [layer.mixer.window for layer in config.layers] == windows
+
+
 def test_the_matrices_of_an_indexer_may_be_blocks(tmp_path: Path) -> None:
     """Queries are then made in another form than those of the heads, which are floats, of the same latent."""
     case, conversion = next(row for row in ALL if row[0].name == "glm_moe_dsa")
@@ -179,7 +222,7 @@ def _same_as_numbers(
 _NATIVE = (
     "qwen3.5-text", "qwen3.5-tied", "qwen3-next", "granite-h", "bamba", "falcon-h1", "deepseek-v3", "minicpm3",
     "kimi-linear", "gemma3n-text", "gemma4-per-layer", "gemma4-experts", "apertus", "apertus-biases", "afmoe",
-    "falcon-grouped", "glm_moe_dsa", "mistral4",
+    "falcon-grouped", "glm_moe_dsa", "mistral4", "mellum", "laguna", "cohere2_moe", "hy_v3",
 )  # fmt: skip
 
 

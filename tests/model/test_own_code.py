@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,16 @@ def test_baichuan_13b_has_slopes_instead_of_angles(tmp_path: Path) -> None:
         np.testing.assert_allclose(
             logits(config, weights, tokens), wanted, atol=2e-4 * float(np.abs(wanted).max()), rtol=0
         )
+
+
+def test_a_file_of_deci_whose_layers_have_other_numbers_of_heads_is_refused(tmp_path: Path) -> None:
+    own = next(own for own in FAMILIES if own.case.name == "nemotron-nas")
+    _, _, ours = own.made(tmp_path)
+    wrong = {"attention.head_count": [HEADS, 2 * HEADS, *[HEADS] * 4]}
+    path = convert(ours, replace(own.conversion, keys=lambda config: own.conversion.keys(config) | wrong))
+
+    with pytest.raises(ConfigError, match="it should be a number that all layers with attention share"):
+        load_weights(path)
 
 
 def _refused(tmp_path: Path, name: str, **changes: Any) -> str:

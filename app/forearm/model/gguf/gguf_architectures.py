@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from forearm.model.gguf import gguf_dense, gguf_encoders, gguf_experts, gguf_gemma, gguf_states
+from forearm.model.gguf import gguf_dense, gguf_encoders, gguf_experts, gguf_gemma, gguf_mixtures, gguf_states
 from forearm.model.gguf.gguf_metadata import GgufMetadata
 
 Values = dict[str, Any]  # config.json's keys
@@ -146,6 +146,12 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
         ("mimo_v2_flash",), gguf_dense.mimo2, {"sinks": "attn_sinks.weight"},
         varies=("attention.head_count_kv", "attention.value_length"),
     ),
+    "mellum": GgufArchitecture(("mellum",), gguf_mixtures.mellum),
+    "laguna": GgufArchitecture(
+        ("laguna",), gguf_mixtures.laguna, {"q_gate": "attn_gate"}, varies=("attention.head_count",)
+    ),
+    "cohere2moe": GgufArchitecture(("cohere2_moe",), gguf_mixtures.cohere2_moe, _ONE_NORM),
+    "hy_v3": GgufArchitecture(("hy_v3",), gguf_mixtures.hy_v3, {"correction": "exp_probs_b"}),
     "phimoe": GgufArchitecture(("phimoe",), gguf_experts.phimoe),
     "deepseek2": GgufArchitecture(
         ("deepseek_v3", "deepseek_v2", "glm4_moe_lite", "youtu", "mistral4"), gguf_experts.deepseek2, _LATENT

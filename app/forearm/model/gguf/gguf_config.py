@@ -108,7 +108,7 @@ def predicted_layers(gguf: Gguf) -> int:
 def _values(metadata: GgufMetadata) -> dict[str, Any]:
     """Return the metadata that most architectures have as config.json's keys."""
     varies = ARCHITECTURES[metadata.architecture].varies
-    heads = metadata.integer("attention.head_count", zeros="attention.head_count" in varies)
+    heads = (metadata.largest if "attention.head_count" in varies else metadata.integer)("attention.head_count")
     hidden = metadata.size("embedding_length")
     if heads < 1 and metadata.architecture not in ("mamba", "mamba2"):  # which have no attention
         raise metadata.wrong("attention.head_count", "at least 1")

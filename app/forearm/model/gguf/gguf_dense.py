@@ -196,6 +196,8 @@ def deci(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     """Add kv heads and widths by layer. Raises: ConfigError for layers with a matrix instead of attention."""
     layers = values["num_hidden_layers"]
     heads, kv_heads = (metadata.each(f"attention.{key}", layers) for key in ("head_count", "head_count_kv"))
+    if len({*heads} - {0}) > 1:
+        raise metadata.wrong("attention.head_count", "a number that all layers with attention share")
     if any(one and not few for one, few in zip(heads, kv_heads, strict=True)):
         raise metadata.wrong(
             "attention.head_count_kv", "0 only where attention.head_count is: a layer without attention"

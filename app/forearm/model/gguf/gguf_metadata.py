@@ -82,6 +82,12 @@ class GgufMetadata:
             return int(each[0])
         return self.keys.integer(name, default)
 
+    def largest(self, key: str) -> int:
+        """Return a whole number, or the largest of a list with a value for each layer."""
+        value = self.keys.get(f"{self.architecture}.{key}")
+        listed = isinstance(value, list) and value and all(type(one) is int for one in value)
+        return max(value) if listed else self.integer(key)
+
     def size(self, key: str, default: int | None = None, *, zeros: bool = False) -> int:
         """Return a whole number of at least 1, because other sizes are divided by it."""
         value = self.integer(key, default, zeros=zeros)

@@ -1,0 +1,121 @@
+"""Keys of .gguf files with experts whose layers differ, as config.json's keys of their families.
+
+Source: the converter (conversion/) and src/models/ of ggml-org/llama.cpp.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from forearm.model.families.switches import FULL, SLIDING
+from forearm.model.gguf import gguf_experts
+from forearm.model.gguf.gguf_metadata import GgufMetadata
+
+
+def mellum(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add Mellum 2's experts, which every layer has, windows and angles by kind of layer."""
+    gguf_experts.plain(metadata, values)
+    _windows(metadata, values)
+    _angles(metadata, values)
+    values["mlp_layer_types"] = ["sparse"] * values["num_hidden_layers"]
+    if values["partial_rotary_factor"] != 1:
+        raise metadata.wrong("rope.dimension_count", f"that of attention.key_length ({values['head_dim']})")
+    return None
+
+
+def laguna(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add Laguna's heads by layer, gates, experts, windows and angles by kind of layer.
+
+    Files do not say whether a gate is of a head or of each number of it; its tensor's rows do.
+    """
+    gguf_experts.corrected(metadata, values)
+    if not values["norm_topk_prob"]:
+        raise metadata.wrong("expert_weights_norm", "true")
+    _windows(metadata, values, full_first=True)
+    _angles(metadata, values)
+    _leading_dense(metadata, values)
+    heads = metadata.each("attention.head_count", values["num_hidden_layers"])
+    values |= {
+        "num_attention_heads_per_layer": heads, "moe_routed_scaling_factor": values["routed_scaling_factor"],
+        "shared_expert_intermediate_size": metadata.size("expert_shared_feed_forward_length"),
+        "gating": "per-head" if metadata.tensor("blk.0.attn_gate.weight").shape[0] == heads[0] else "per-element",
+    }  # fmt: skip
+    return None
+
+
+def cohere2_moe(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add Cohere 2's scale of logits, dense first layers, experts, windows, and RMSNorm where its epsilon is given.
+
+    llama.cpp averages the sum of the experts and the result of the shared ones; no key says so.
+    """
+    gguf_experts.corrected(metadata, values)
+    _windows(metadata, values, full_first=True)
+    if values["routed_scaling_factor"] != 1:
+        raise metadata.wrong("expert_weights_scale", "1 or absent")
+    width = metadata.size("expert_feed_forward_length")
+    together = width * values["num_shared_experts"]
+    if metadata.integer("expert_shared_feed_forward_length", together) != together:
+        raise metadata.wrong("expert_shared_feed_forward_length", f"{together}: that of all shared experts together")
+    values |= {
+        "prefix_dense_intermediate_size": values["intermediate_size"], "intermediate_size": width,
+        "expert_selection_fn": "sigmoid", "logit_scale": metadata.number("logit_scale"),
+    }  # fmt: skip
+    if not metadata.optional_number("attention.layer_norm_rms_epsilon"):
+        values["rms_norm_eps"] = None
+    return None
+
+
+def hy_v3(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add Hy3's experts; tensors tell which layers have them, the width of the shared ones how many there are."""
+    gguf_experts.corrected(metadata, values)
+    width = metadata.size("expert_feed_forward_length")
+    together = metadata.size("expert_shared_feed_forward_length", width)
+    if together % width:
+        raise metadata.wrong("expert_shared_feed_forward_length", f"a multiple of expert_feed_forward_length ({width})")
+    sparse = [metadata.has(f"blk.{i}.ffn_gate_inp.weight") for i in range(values["num_hidden_layers"])]
+    values |= {
+        "num_shared_experts": together // width, "norm_topk_prob": metadata.flag("expert_weights_norm", True),
+        "mlp_layer_types": ["sparse" if one else "dense" for one in sparse],
+    }  # fmt: skip
+    return None
+
+
+def _leading_dense(metadata: GgufMetadata, values: dict[str, Any]) -> None:
+    """Add which layers have experts: those behind the first ones."""
+    dense = values["first_k_dense_replace"]
+    values["mlp_layer_types"] = ["dense" if i < dense else "sparse" for i in range(values["num_hidden_layers"])]
+
+
+def _windows(metadata: GgufMetadata, values: dict[str, Any], *, full_first: bool = False) -> None:
+    """Add the sliding window, and the kind of each layer: a list in the file, or every how many layers have none.
+
+    full_first: of so many layers the first has no window; otherwise the last.
+    """
+    layers, key = values["num_hidden_layers"], "attention.sliding_window_pattern"
+    window = metadata.integer("attention.sliding_window", 0)
+    if isinstance(metadata.keys.get(f"{metadata.architecture}.{key}"), list):
+        slides = metadata.each(key, layers)
+    else:
+        every = metadata.size(key, 4)
+        slides = [i % every != (0 if full_first else every - 1) for i in range(layers)]
+    values["sliding_window"] = window or None
+    values["layer_types"] = [SLIDING if one and window else FULL for one in slides]
+
+
+def _angles(metadata: GgufMetadata, values: dict[str, Any]) -> None:
+    """Add the angles of layers with full attention, which alone are stretched, and of those with a window.
+
+    The factor of yarn's angles is config.json's own where the file has it; llama.cpp computes it of the stretch.
+    """
+    head_dim, theta = values["head_dim"], values["rope_theta"]
+    rotated = metadata.size("rope.dimension_count", head_dim)
+    full = values.pop("rope_scaling", {"rope_type": "default"})
+    if (factor := metadata.optional_number("rope.scaling.yarn_attn_factor")) is not None:
+        full |= {"attention_factor": factor}
+    values["rope_parameters"] = {
+        FULL: full | {"rope_theta": theta, "partial_rotary_factor": rotated / head_dim},
+        SLIDING: {
+            "rope_type": "default", "rope_theta": metadata.number("rope.freq_base_swa", theta),
+            "partial_rotary_factor": metadata.size("rope.dimension_count_swa", rotated) / head_dim,
+        },
+    }  # fmt: skip
