@@ -174,6 +174,17 @@ PATTERNS = {
         r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
         r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     ],
+    "laguna": [
+        r"[^\n]+|[\n]+",
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+        r"|\s+(?!\S)|\s+",
+    ],
+    "tiny_aya": [
+        r"\d{1,3}(?=(?:\d{3})*\b)",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+        r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+        r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ],
     "falcon": [
         r"[\p{P}\$\+<=>\^~\|`]+",
         r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
@@ -231,6 +242,18 @@ def test_a_number_is_cut_from_its_end(tmp_path: Path) -> None:
         "12345678": ["12", "345", "678"],
     }.items():
         assert [piece for piece, _ in cutter.pre_tokenize_str(number)] == pieces
+
+
+def test_numbers_of_command_a_with_experts_are_cut_from_their_end_and_lines_of_laguna_apart(tmp_path: Path) -> None:
+    for pre, text, pieces in (
+        ("cohere2moe", "1234567 12", ["1", "234", "567", "Ġ", "12"]),
+        ("laguna", "a \n\n b", ["a", "Ġ", "ĊĊ", "Ġb"]),
+        ("mellum2", "ab12", ["ab", "1", "2"]),
+    ):
+        byte_level_file(tmp_path / "m.gguf", pre)
+        cutter = load_tokenizer(tmp_path / "m.gguf").parts.backend_tokenizer.pre_tokenizer
+
+        assert [piece for piece, _ in cutter.pre_tokenize_str(text)] == pieces, pre
 
 
 def test_old_files_have_the_expressions_of_their_architecture(tmp_path: Path) -> None:
