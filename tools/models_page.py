@@ -62,7 +62,9 @@ Of `exaone`, `internlm2`, `minicpm`, `baichuan`, `qwen`, `nemotron-nas` (`deci`)
 transformers has no class: their checkpoints come with code of their own, which forearm does not run. They are compared
 with models of transformers whose weights say the same (`tests/model/test_own_code.py`). Baichuan 2 opens as a GGUF file
 alone. The tokenizers of `internlm2`, `baichuan` and `qwen` come with code, too: GGUF files have them, or `--tokenizer`
-names another folder.
+names another folder. GGUF files alone are read of XVERSE (`xverse`), openPangu-Embedded (`pangu-embedded`), Orion
+(`orion`), CodeShell (`codeshell`) and Maincoder (`maincoder`), which are Llama, Llama with biases, StableLM,
+StarCoder 2 and HunYuan by other names.
 """
 MEMORY = """
 ## Memory, machines, formats of calls

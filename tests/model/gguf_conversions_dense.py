@@ -25,6 +25,7 @@ from tests.model.gguf_conversions import (
     window_keys,
 )
 from tests.model.gguf_converter import Config, Conversion, Tensors
+from tests.model.gguf_models import permuted_rows
 
 _FUSED = {"mlp.gate_up_proj": "ffn_up"}
 _GLM4 = _FUSED | {
@@ -286,6 +287,31 @@ def _neox_tensor(config: Config, name: str, values: np.ndarray) -> Tensors | Non
     return iter([(name, np.moveaxis(by_head, 1, 0).reshape(values.shape))])
 
 
+_XDROPE = {
+    "rope_type": "dynamic", "rope_theta": 1e4, "factor": 1.0, "alpha": 50.0, "mrope_section": [2, 2, 1, 1],
+}  # fmt: skip
+_ORION_ROPE = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}
+
+
+def _hunyuan_vl(config: Config) -> Config:
+    rope = config["rope_parameters"]
+    return {"rope.scaling.alpha": rope.get("alpha"), "rope.scaling.type": "none", "rope.scaling.factor": 1.0}
+
+
+def _turned_norms(config: Config, name: str, values: np.ndarray) -> Tensors | None:
+    """Yield weights of norms behind angles in the order of rows, of which neighbours turn."""
+    norm = re.fullmatch(r"self_attn\.(?:query|key)_layernorm\.weight", name)
+    return iter([(name, permuted_rows(values, 1))]) if norm else None
+
+
+def _orion(config: Config) -> Config:
+    return {"tensor_data_layout": "Meta AI original pth", "rope.dimension_count": None}
+
+
+def _codeshell(config: Config) -> Config:
+    return _norm_eps(config) | {"rope.scaling.type": "linear", "rope.scaling.factor": 1.0}
+
+
 def _case(name: str, **settings: Any) -> Case:
     return converted_case(name, **settings)
 
@@ -314,6 +340,19 @@ OTHERS: list[tuple[Case, Conversion]] = [
     (_case("starcoder2-no-bias"), Conversion("starcoder2", _norm_eps, _STARCODER)),
     (_case("nemotron", head_dim=12), Conversion("nemotron", _norm_eps, plus_one=True)),
     (_case("hunyuan"), Conversion("hunyuan-dense", names=_HUNYUAN)),
+    (_case("hunyuan", tie_word_embeddings=False, hidden_act="silu"),
+     Conversion("maincoder", names=_HUNYUAN, change=_turned_norms, permuted=True)),
+    *(
+        (_case("hunyuan_vl", text_config=text), Conversion("hunyuan_vl", _hunyuan_vl, _HUNYUAN))
+        for text in ({"head_dim": 12, "rope_parameters": _XDROPE}, {"head_dim": 12})
+    ),
+    (_case("paddleocr_vl"), Conversion("paddleocr")),
+    (Case("xverse", "LlamaConfig", {"num_key_value_heads": 6}),
+     Conversion("xverse", lambda config: {"tensor_data_layout": "Meta AI original pth"}, permuted=True)),
+    (Case("pangu-embedded", "LlamaConfig", {"attention_bias": True}), Conversion("pangu-embedded")),
+    (_case("stablelm", use_qkv_bias=False, rope_parameters=_ORION_ROPE), Conversion("orion", _orion)),
+    (_case("starcoder2", sliding_window=None, tie_word_embeddings=False),
+     Conversion("codeshell", _codeshell, _STARCODER, fused=True)),
     (_case("internlm3-biases"), Conversion("llama", permuted=True)),
     (_case("ministral3"), Conversion("mistral3", _ministral, permuted=True)),
     (_case("qwen2_vl"), Conversion("qwen2vl")),

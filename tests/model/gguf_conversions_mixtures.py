@@ -238,6 +238,12 @@ def _hy_v3(config: Config) -> Config:
     }  # fmt: skip
 
 
+def _ocr(config: Config) -> Config:
+    return moe_keys(config, expert_weights_scale=None) | {
+        "leading_dense_block_count": config["mlp_layer_types"].count("dense"), "rope.dimension_count": 0,
+    }  # fmt: skip
+
+
 def _without_suffix(config: Config, name: str, values: np.ndarray) -> Tensors | None:
     return iter([("exp_probs_b", values)]) if name.endswith("expert_bias") else None
 
@@ -304,6 +310,7 @@ MIXTURES: list[tuple[Case, Conversion]] = [
         converted_case("cohere2_moe-rms", num_shared_experts=0, expert_selection_fn="sigmoid"),
         Conversion("cohere2moe", _cohere2_moe),
     ),
+    (converted_case("deepseek_ocr2"), Conversion("deepseek2-ocr", _ocr)),
     (converted_case("hy_v3"), Conversion("hy_v3", _hy_v3, _HY_V3, _without_suffix)),
     (converted_case("mimo_v2_flash", n_group=1, topk_group=1), Conversion("mimo2", _mimo2, change=_with_sinks)),
     (converted_case("dbrx"), Conversion("dbrx", _dbrx, _DBRX, _dbrx_tensor)),

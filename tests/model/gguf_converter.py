@@ -35,6 +35,7 @@ _USUAL = {  # sizes under GPT-2's names
     "n_positions": "max_position_embeddings", "n_inner": "intermediate_size", "d_model": "hidden_size",
     "n_heads": "num_attention_heads", "n_layers": "num_hidden_layers", "max_seq_len": "max_position_embeddings",
 }  # fmt: skip
+_SEEING = ("visual", "vision", "projector", "vit.", "mlp_AR", "qwen2_model", "sam_model", "view_seperator")
 _MLP = {f"mlp.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
 _SHARED = {f"mlp.shared_experts.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")}
 _EXPERTS = {f"mlp.experts.{part}_proj": f"ffn_{part}_exps" for part in ("gate", "up", "down")}
@@ -50,8 +51,9 @@ class Conversion:
 
     names: modules of a layer that are not Llama's. keys: the architecture's own keys. change: what becomes of a tensor
     of a layer, with its name; None: it is renamed alone. permuted: rows of q and k are reordered. plus_one: 1 is added
-    to norms. scaled: tensors outside of layers that are multiplied with a number of the config. extra: further tensors,
-    such as factors of angles. told: a part of what is logged as the file is read; empty: nothing is.
+    to norms. fused: q, k and v are written as one tensor. scaled: tensors outside of layers that are multiplied with a
+    number of the config. extra: further tensors, such as factors of angles. told: a part of what is logged as the file
+    is read; empty: nothing is.
     """
 
     architecture: str
@@ -60,6 +62,7 @@ class Conversion:
     change: Callable[[Config, str, np.ndarray], Tensors | None] = lambda config, name, values: None
     permuted: bool = False
     plus_one: bool = False
+    fused: bool = False
     scaled: Mapping[str, str] = field(default_factory=dict)
     extra: Callable[[Config], dict[str, np.ndarray]] = lambda config: {}
     told: str = ""
@@ -80,6 +83,10 @@ def convert(folder: Path, conversion: Conversion) -> Path:
                 tensors[ours] = np.ascontiguousarray(converted, np.float32)
     for base, parts in stacked.items():
         tensors[base] = np.stack([parts[i] for i in range(len(parts))])
+    for layer in range(config["num_hidden_layers"] if conversion.fused else 0):
+        for end in ("weight", "bias"):
+            parts = [tensors.pop(f"blk.{layer}.attn_{part}.{end}") for part in "qkv"]
+            tensors[f"blk.{layer}.attn_qkv.{end}"] = np.concatenate(parts)
     beside: dict[str, list[float]] = {}  # a value of each layer
     for name in [name for name in tensors if ".xielu." in name]:
         beside.setdefault(name.split(".", 2)[2], []).append(float(tensors.pop(name)[0]))
@@ -97,7 +104,7 @@ def _converted(config: Config, conversion: Conversion, name: str, values: np.nda
     """Yield the file's tensors of one tensor; "#" and a number behind a name: of this expert."""
     path = re.sub(r"^(model\.|backbone\.|language_model\.|transformer\.|gpt_neox\.)+", "", name)
     found = re.fullmatch(r"(?:layers|h|blocks)\.(\d+)\.(.+)", path)
-    if "visual" in name or "vision" in name or "projector" in name:
+    if any(part in name for part in _SEEING):
         return
     if found is None:
         module, _, end = path.rpartition(".")

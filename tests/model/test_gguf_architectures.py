@@ -135,13 +135,16 @@ def test_keys_of_mistral4_that_do_not_fit_are_refused(
         ("cohere2_moe", {"expert_weights_scale": 2.5}, r"expert_weights_scale = 2\.5; it should be 1 or absent"),
         ("cohere2_moe", {"expert_shared_feed_forward_length": 56}, r"= 56; it should be 100: that of all shared"),
         ("cohere2_moe", {"logit_scale": None}, r"cohere2moe\.logit_scale is missing"),
+        ("deepseek_ocr2", {"expert_gating_func": 2}, r"ocr\.expert_gating_func = 2; it should be 1 \(softmax\)"),
+        ("deepseek_ocr2", {"expert_weights_norm": True}, r"expert_weights_norm = true; it should be false or absent"),
+        ("deepseek_ocr2", {"attention.sliding_window": 128}, r"attention\.sliding_window = 128; it should be 0: more"),
+        ("hunyuan_vl", {"rope.scaling.alpha": -1.0}, r"alpha = -1\.0; it should be more than 0"),
+        ("xverse", {"rope.dimension_count": 0}, r"xverse\.rope\.dimension_count = 0; it should be at least 1"),
         ("hy_v3", {"expert_shared_feed_forward_length": 41}, r"= 41; it should be a multiple of .*length \(40\)"),
         ("hy_v3", {"expert_feed_forward_length": 0}, r"expert_feed_forward_length = 0; it should be at least 1"),
     ],
 )  # fmt: skip
-def test_keys_of_layers_with_experts_that_do_not_fit_are_refused(
-    name: str, keys: dict[str, object], message: str, tmp_path: Path
-) -> None:
+def test_keys_that_do_not_fit_are_refused(name: str, keys: dict[str, object], message: str, tmp_path: Path) -> None:
     case, conversion = next(row for row in ALL if row[0].name == name)
     make(case, tmp_path)
     path = convert(tmp_path, replace(conversion, keys=lambda config: conversion.keys(config) | keys))

@@ -98,6 +98,8 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
     "exaone4": GgufArchitecture(("exaone4",), gguf_dense.exaone4),
     "glm4": GgufArchitecture(("glm4",), names=_FUSED_GATE_UP),
     "chatglm": GgufArchitecture(("glm",), names=_FUSED_GATE_UP),
+    "hunyuan_vl": GgufArchitecture(("hunyuan_vl",), gguf_dense.hunyuan_vl),
+    "paddleocr": GgufArchitecture(("paddleocr_vl",), gguf_dense.ernie4_5),
     "hunyuan-dense": GgufArchitecture(("hunyuan_v1_dense",)),
     "starcoder2": GgufArchitecture(("starcoder2",), gguf_dense.starcoder2),
     "nemotron": GgufArchitecture(("nemotron",)),
@@ -123,6 +125,11 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
     "deci": GgufArchitecture(
         ("nemotron-nas", "deci"), gguf_dense.deci, interleaved=True, varies=("attention.head_count", *_BY_LAYER)
     ),
+    "xverse": GgufArchitecture(("llama",), gguf_dense.meta_layout, interleaved=True),
+    "pangu-embedded": GgufArchitecture(("llama",)),
+    "orion": GgufArchitecture(("stablelm",), gguf_dense.orion),
+    "codeshell": GgufArchitecture(("starcoder2",), gguf_dense.codeshell),
+    "maincoder": GgufArchitecture(("hunyuan_v1_dense",), interleaved=True),
     # with experts
     "deepseek": GgufArchitecture(("deepseek",), gguf_experts.routed, interleaved=True),
     "bailingmoe": GgufArchitecture(("bailing_moe", "bailing_moe_v2"), gguf_experts.bailing, interleaved=True),
@@ -159,6 +166,9 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
     "mistral4": GgufArchitecture(("mistral4",), gguf_experts.mistral4, _LATENT),
     "deepseek32": GgufArchitecture(("deepseek_v32",), gguf_experts.indexed, _LATENT),
     "glm-dsa": GgufArchitecture(("glm_moe_dsa",), gguf_experts.indexed, _LATENT),
+    "deepseek2-ocr": GgufArchitecture(
+        ("deepseek_ocr2",), gguf_mixtures.deepseek_ocr, varies=("rope.dimension_count",)
+    ),
     "minicpm3": GgufArchitecture(("minicpm3",), gguf_experts.minicpm3, _LATENT),
     "kimi-linear": GgufArchitecture(("kimi_linear",), gguf_experts.kimi_linear, _KIMI),
     # with layers that keep a state

@@ -119,6 +119,7 @@ def _values(metadata: GgufMetadata) -> dict[str, Any]:
         raise metadata.wrong("attention.value_length", f"the same as attention.key_length ({head_dim})")
     if not metadata.has("token_embd.weight"):
         raise ConfigError(f"{metadata.gguf.path} has no tensor token_embd.weight; is it a language model?")
+    rotated = head_dim if "rope.dimension_count" in varies else metadata.size("rope.dimension_count", head_dim)
     eps = metadata.optional_number("attention.layer_norm_epsilon")
     eps = metadata.number("attention.layer_norm_rms_epsilon", eps)
 
@@ -140,7 +141,7 @@ def _values(metadata: GgufMetadata) -> dict[str, Any]:
         "rope_theta": metadata.number(
             "rope.freq_base", 1e6 if metadata.architecture in ("gemma3", "gemma-embedding") else 1e4
         ),
-        "partial_rotary_factor": metadata.size("rope.dimension_count", head_dim) / head_dim,
+        "partial_rotary_factor": rotated / head_dim,
         "mlp_bias": metadata.has("blk.0.ffn_up.bias"),
         "attention_bias": metadata.any_layer("attn_q.bias") or metadata.any_layer("attn_qkv.bias"),
     }

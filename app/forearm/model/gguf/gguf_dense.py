@@ -67,6 +67,14 @@ def ernie4_5(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     return None
 
 
+def hunyuan_vl(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add HunyuanOCR's growth of the base of angles, which is HunYuan's alpha; alike positions of text turn alike."""
+    alpha, factor = metadata.number("rope.scaling.alpha", 0.0), metadata.number("rope.scaling.factor", 1.0)
+    if alpha:
+        values["rope_scaling"] = {"rope_type": "dynamic", "factor": factor, "alpha": alpha}
+    return None
+
+
 def apertus(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     values.setdefault("rope_scaling", {"rope_type": "default"})  # stretched angles are a tensor of factors
     return None
@@ -103,6 +111,24 @@ def cohere(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
         values["sliding_window"] = metadata.integer("attention.sliding_window")
         values["sliding_window_pattern"] = metadata.integer("attention.sliding_window_pattern", 4)
     return None
+
+
+def codeshell(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add CodeShell's biases: it is StarCoder 2 without a window."""
+    values["use_bias"] = values.pop("attention_bias")
+    return None
+
+
+def meta_layout(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Mark XVERSE's layout as read: rows of q and k are reordered, as in Llama's files."""
+    metadata.keys.get(f"{metadata.architecture}.tensor_data_layout")
+    return None
+
+
+def orion(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add that Orion is StableLM without biases, all values of whose heads turn; its layout says nothing."""
+    meta_layout(metadata, values)
+    return stablelm(metadata, values)
 
 
 def gptneox(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:

@@ -43,7 +43,7 @@ def routed(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     return None
 
 
-def _sigmoid(metadata: GgufMetadata, otherwise: bool) -> bool:
+def sigmoid(metadata: GgufMetadata, otherwise: bool) -> bool:
     """Return whether scores are sigmoids. Raises: ConfigError for scores that are neither these nor softmax's."""
     kind = metadata.integer("expert_gating_func", 0)
     if kind not in (0, _SOFTMAX, _SIGMOID):
@@ -102,7 +102,7 @@ def glm4_moe(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     """Add GLM-4.5's experts."""
     routed(metadata, values)
     values["use_qk_norm"] = metadata.has("blk.0.attn_q_norm.weight")
-    if not _sigmoid(metadata, True):
+    if not sigmoid(metadata, True):
         raise metadata.wrong("expert_gating_func", f"{_SIGMOID} (sigmoid)")
     return None
 
@@ -125,7 +125,7 @@ def minimax_m2(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     """Add MiniMax-M2's experts."""
     plain(metadata, values)
     values["intermediate_size"] = values["moe_intermediate_size"]
-    values["scoring_func"] = "sigmoid" if _sigmoid(metadata, True) else "softmax"
+    values["scoring_func"] = "sigmoid" if sigmoid(metadata, True) else "softmax"
     return None
 
 
@@ -146,7 +146,7 @@ def corrected(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     its embeddings are scaled.
     """
     routed(metadata, values)
-    if not _sigmoid(metadata, True):
+    if not sigmoid(metadata, True):
         raise metadata.wrong("expert_gating_func", f"{_SIGMOID} (sigmoid)")
     metadata.integer("expert_shared_feed_forward_length", 0)  # marks it as read: that of an expert, times their number
     values |= {
@@ -167,7 +167,7 @@ def bailing(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     rows = [metadata.gguf.tensors.get(f"blk.{i}.ffn_up_shexp.weight") for i in range(values["num_hidden_layers"])]
     width = next((one.shape[0] for one in rows if one), 0)
     values |= {
-        "score_function": "sigmoid" if second and _sigmoid(metadata, True) else "softmax",
+        "score_function": "sigmoid" if second and sigmoid(metadata, True) else "softmax",
         "moe_router_enable_expert_bias": metadata.any_layer("exp_probs_b.bias"),
         "use_qk_norm": metadata.any_layer("attn_q_norm.weight"),
         "moe_shared_expert_intermediate_size": width // shared if shared else 0,
@@ -214,7 +214,7 @@ def deepseek2(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
         scaling |= {"attention_factor": 1.0, "mscale": weight, "mscale_all_dim": weight}
     if not values["n_routed_experts"]:
         return "youtu"
-    if _sigmoid(metadata, metadata.any_layer("exp_probs_b.bias")):
+    if sigmoid(metadata, metadata.any_layer("exp_probs_b.bias")):
         return "glm4_moe_lite" if metadata.keys.get("tokenizer.ggml.pre") == "glm4" else "deepseek_v3"
     if values["norm_topk_prob"]:
         _growth(metadata, values)
@@ -230,7 +230,7 @@ def mistral4(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     not grow; before the position at which they would, that is the same.
     """
     deepseek2(metadata, values)
-    if _sigmoid(metadata, False):
+    if sigmoid(metadata, False):
         raise metadata.wrong("expert_gating_func", f"{_SOFTMAX} (softmax)")
     _growth(metadata, values)
     first = values.get("original_max_position_embeddings", values["max_position_embeddings"])
@@ -269,7 +269,7 @@ def indexed(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     Older files do not say which layers of GLM-5.2 share the choice of an earlier one: those without an indexer.
     """
     deepseek2(metadata, values)
-    if not _sigmoid(metadata, True):
+    if not sigmoid(metadata, True):
         raise metadata.wrong("expert_gating_func", f"{_SIGMOID} (sigmoid)")
     sizes = {"index_n_heads": "head_count", "index_head_dim": "key_length", "index_topk": "top_k"}
     values |= {name: metadata.size(f"attention.indexer.{key}") for name, key in sizes.items()}
@@ -292,7 +292,7 @@ def kimi_linear(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     """Add Kimi Linear's delta attention, which is where there are no kv heads, latent attention and experts."""
     _latent(metadata, values)
     routed(metadata, values)
-    if not _sigmoid(metadata, True):
+    if not sigmoid(metadata, True):
         raise metadata.wrong("expert_gating_func", f"{_SIGMOID} (sigmoid)")
     values["norm_topk_prob"] = metadata.flag("expert_weights_norm", True)  # files do not say it
     values["linear_num_heads"] = values["num_attention_heads"]

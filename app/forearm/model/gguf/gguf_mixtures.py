@@ -80,6 +80,17 @@ def hy_v3(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     return None
 
 
+def deepseek_ocr(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add DeepSeek-OCR's experts, chosen as DeepSeek V2's. All values of a head turn; files may say that none does."""
+    metadata.keys.get(f"{metadata.architecture}.rope.dimension_count")  # marks it as read: that of latent attention
+    gguf_experts.routed(metadata, values)
+    if gguf_experts.sigmoid(metadata, False):
+        raise metadata.wrong("expert_gating_func", "1 (softmax)")
+    if values["norm_topk_prob"]:
+        raise metadata.wrong("expert_weights_norm", "false or absent")
+    return None
+
+
 def _leading_dense(metadata: GgufMetadata, values: dict[str, Any]) -> None:
     """Add which layers have experts: those behind the first ones."""
     dense = values["first_k_dense_replace"]
