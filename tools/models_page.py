@@ -58,13 +58,14 @@ attn_config's.
 It bounds the steps of `zamba2`'s and `nemotron_h`'s prompts by time_step_min, but not those of generated tokens;
 forearm bounds neither. Adapters of `zamba2` are added to the matrices of its shared blocks as these are read: Zamba2-7B
 takes 15.7 GiB in bfloat16, 2.0 more than its parameters, and multiplies with nothing beside.
-Of `exaone`, `internlm2`, `minicpm`, `baichuan`, `qwen`, `nemotron-nas` (`deci`), `deepseek` and `bailing_moe`
-transformers has no class: their checkpoints come with code of their own, which forearm does not run. They are compared
-with models of transformers whose weights say the same (`tests/model/test_own_code.py`). Baichuan 2 opens as a GGUF file
-alone. The tokenizers of `internlm2`, `baichuan` and `qwen` come with code, too: GGUF files have them, or `--tokenizer`
-names another folder. GGUF files alone are read of XVERSE (`xverse`), openPangu-Embedded (`pangu-embedded`), Orion
-(`orion`), CodeShell (`codeshell`) and Maincoder (`maincoder`), which are Llama, Llama with biases, StableLM,
-StarCoder 2 and HunYuan by other names.
+Of `exaone`, `internlm2`, `minicpm`, `baichuan`, `qwen`, `nemotron-nas` (`deci`), `deepseek`, `bailing_moe` and
+`smallthinker` transformers has no class: their checkpoints come with code of their own, which forearm does not run.
+They are compared with models of transformers whose weights say the same (`tests/model/test_own_code.py`), SmallThinker
+with one that is put together of SmolLM3's layers and other models' experts. Baichuan 2 opens as a GGUF file alone. The
+tokenizers of `internlm2`, `baichuan` and `qwen` come with code, too: GGUF files have them, or `--tokenizer` names
+another folder. GGUF files alone are read of XVERSE (`xverse`), openPangu-Embedded (`pangu-embedded`), Orion (`orion`),
+CodeShell (`codeshell`) and Maincoder (`maincoder`), which are Llama, Llama with biases, StableLM, StarCoder 2 and
+HunYuan by other names.
 """
 MEMORY = """
 ## Memory, machines, formats of calls

@@ -66,6 +66,7 @@ ExpertsKind experts_of(const py::handle& from) {
   read("by_token", e.by_token);
   read("zeros", e.zeros);
   read("behind", e.behind);
+  read("ahead", e.ahead);
   const py::object shared = from.attr("shared");
   if (!shared.is_none()) e.shared = feed_forward_of(shared);
   return e;

@@ -191,6 +191,7 @@ struct ExpertsKind {
   bool by_token = false;                                 // a table chooses a token's experts, scores weigh them
   int64_t zeros = 0;                                     // further experts, whose result is their input
   int64_t behind = 0;  // the result is added to the residual behind so many further layers
+  bool ahead = false;  // the router reads the residual before the layer's mixer, not normalized
 
   int64_t choices() const { return count + zeros; }                      // that the router has
   int64_t slots() const { return active + (shared && !apart ? 1 : 0); }  // results that a row sums up

@@ -35,6 +35,9 @@ void check_experts(const Config& c, size_t layer) {
   if (experts.shared_gate && !experts.shared) refuse("shared_gate needs a shared expert: shared");
   if (experts.apart && (!experts.shared || experts.shared_gate || experts.scales_input))
     refuse("experts apart from a shared feed-forward need one without a gate, and weights of their results");
+  if (experts.ahead && (c.some_norm_after() || c.joins_behind() || c.alt_up || c.norm_residual != NormResidual::none ||
+                        experts.shared || experts.by_token || experts.behind))
+    refuse("experts that are chosen ahead of the mixer stand alone, and norms before each half of a layer");
   if (!experts.behind) return;
   const int64_t left = static_cast<int64_t>(c.layers.size() - layer) - 1;
   in_range("layers behind which experts are added", experts.behind, 1, left);

@@ -77,6 +77,8 @@ void Forward::walk(StepWalk w) {
       side_.apply(w, i);
       continue;
     }
+    if (const auto& own = c_.layers[i].experts; own && own->ahead)
+      experts_.route_ahead(w, i, std::exchange(add, nullptr));
     const Norm* mixed = mix(w, i, add);
     if (c_.hyper) mixed = hyper_.join(w, 2 * i);
     // A parallel feed-forward reads the residual before the mixer's result, which is added after it.

@@ -93,7 +93,7 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
             x = streams[0]
         normed = norm(config, own, "input_norm", x + beside, rounding)
         x = normed if config.norm_residual == "all" or (config.norm_residual == "first" and i == 0) else x
-        y = np.zeros_like(x)
+        y, before = np.zeros_like(x), x
         if isinstance(layer.mixer, ShortConv | SelectiveScan | Lightning):
             y = RECURRENT[type(layer.mixer)](layer.mixer, own, normed, rounding)
         elif isinstance(layer.mixer, GatedDelta):
@@ -109,7 +109,7 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
             mixed = (mixed + laurel(config, own, normed, rounding)) / math.sqrt(2)
         normed = norm(config, own, "pre_mlp_norm", x if config.parallel_residual else mixed, rounding)
         x = normed if config.norm_residual == "all" else mixed
-        y = feed_forward(config, layer, own, mixed, normed, rounding)
+        y = feed_forward(config, layer, own, mixed, normed, rounding, before)
         if isinstance(layer.feed_forward, Experts) and layer.feed_forward.behind:
             later[i + layer.feed_forward.behind], y = y, np.zeros_like(x)
         x = x + config.residual_scale * norm(config, own, "post_mlp_norm", y, rounding) + later.get(i, 0.0)
@@ -121,12 +121,12 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
 
 
 def feed_forward(
-    config: ModelConfig, layer: Layer, w: dict[str, Array], residual: Array, x: Array, e: Rounding
+    config: ModelConfig, layer: Layer, w: dict[str, Array], residual: Array, x: Array, e: Rounding, before: Array
 ) -> Array:
-    """The result of the second half of a layer. x: the residual, normalized."""
+    """The result of the second half of a layer. x: the residual, normalized. before: the one before the mixer."""
     own = layer.feed_forward
     if isinstance(own, Experts):
-        return experts_apart(config, own, w, residual, e) if own.apart else experts(own, w, x, e)
+        return experts_apart(config, own, w, residual, e) if own.apart else experts(own, w, x, e, before=before)
     return mlp(own, w, x, e, config) if own else np.zeros_like(x)
 
 
@@ -400,13 +400,21 @@ def mlp(own: FeedForward, w: dict[str, Array], x: Array, e: Rounding, config: Mo
     return own.out_scale * linear(up, w["down"], w.get("down.bias"), e)
 
 
-def experts(own: Experts, w: dict[str, Array], x: Array, e: Rounding, tokens: Sequence[int] = ()) -> Array:
+def experts(
+    own: Experts,
+    w: dict[str, Array],
+    x: Array,
+    e: Rounding,
+    tokens: Sequence[int] = (),
+    before: Array | None = None,
+) -> Array:
     """The weighted sum of a token's experts, and the shared one's result. What routes is not rounded.
 
-    tokens: those of the rows, by which a table may have their experts.
+    tokens: those of the rows, by which a table may have their experts. before: rows by which they may be chosen.
     """
+    routing = x if before is None or not own.ahead else before
     table = w["experts_by_token"].reshape(-1, own.active)[list(tokens)].astype(int) if own.by_token else None
-    chosen, weights = routes(own, x @ w["router"].T + w.get("router.bias", 0.0), w.get("correction"), table)
+    chosen, weights = routes(own, routing @ w["router"].T + w.get("router.bias", 0.0), w.get("correction"), table)
     one = FeedForward(own.width, own.activation, own.gated, own.bias, limit=own.limit)
     each = each_expert(own, w)
     y = np.zeros_like(x)

@@ -64,8 +64,8 @@ class Stepper:
             self.states = np.array([2], np.int32)
         self.done = 0
 
-    def step(self, tokens: list[int]) -> np.ndarray:
-        """Logits after each of these tokens."""
+    def step(self, tokens: list[int], rows: list[int] | None = None) -> np.ndarray:
+        """Logits after each of these tokens, or after some of them."""
         count = len(tokens)
         positions = np.arange(self.done, self.done + count, dtype=np.int32)
         self.done += count
@@ -76,7 +76,7 @@ class Stepper:
             np.array([0, count], np.int32),
             np.array([0, used], np.int32),
             self.blocks[:used],
-            np.arange(count, dtype=np.int32),
+            np.arange(count, dtype=np.int32) if rows is None else np.array(rows, np.int32),
             states=self.states,
         )
         return self.executor.logits()

@@ -11,12 +11,16 @@ import numpy as np
 import pytest
 import torch
 from tests.model.gguf_converter import convert
-from tests.model.own_code import FAMILIES, HEADS, OwnCode
+from tests.model.own_code import FAMILIES as OTHERS
+from tests.model.own_code import HEADS, OwnCode
 from tests.model.reference import Rounding, load_weights, logits, tolerance
-from tests.model.run_native import Run, compute
+from tests.model.run_native import Run, Stepper, compute
+from tests.model.small_thinker import SMALL_THINKERS
 
 from forearm.errors import ConfigError
 from forearm.model.families.own_code.families import OWN_CODE
+
+FAMILIES = [*OTHERS, *SMALL_THINKERS]
 
 
 def _torch(model: Any, tokens: list[int], **others: Any) -> np.ndarray:
@@ -62,6 +66,21 @@ def test_the_executor_computes_it(own: OwnCode, tmp_path: Path) -> None:
         difference = float(np.abs(ours - _torch(model, tokens)).max())
         assert difference <= allowed + 4e-5 * float(np.abs(ours).max())
         assert allowed < 0.02 * np.abs(ours).max()
+
+
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+def test_experts_chosen_ahead_are_the_same_in_a_chunk_for_some_rows_and_alone(
+    quantization: str, tmp_path: Path
+) -> None:
+    """The last layer's attention leaves the rows that need logits: its experts were chosen before."""
+    own = SMALL_THINKERS[0]
+    _, _, folder = own.made(tmp_path)
+    run = Run(str(folder), own.case.tokens()[:33], 0, "bfloat16", quantization=quantization)
+    whole = Stepper(run).step(run.prompt)
+
+    assert np.array_equal(Stepper(run).step(run.prompt, [3, 17, 32]), whole[[3, 17, 32]])
+    alone = Stepper(run)
+    assert np.array_equal(np.concatenate([alone.step([token]) for token in run.prompt]), whole)
 
 
 def test_every_family_with_code_of_its_own_has_a_case() -> None:
@@ -124,6 +143,14 @@ def _refused(tmp_path: Path, name: str, **changes: Any) -> str:
         ("bailing_moe", {"norm_head": True}, "norm_head = true; it should be false"),
         ("bailing_moe", {"score_function": "tanh"}, 'score_function = "tanh"; it should be softmax or sigmoid'),
         ("internlm2", {"num_key_value_heads": 4}, "num_key_value_heads = 4; it should be a divisor"),
+        ("smallthinker", {"rope_layout": [1, 0]}, "rope_layout = [1, 0]; it should be a list of 5 times 0 or 1"),
+        ("smallthinker", {"sliding_window_layout": [2] * 5}, "it should be a list of 5 times 0 or 1"),
+        ("smallthinker", {"hidden_act": "silu"}, 'hidden_act = "silu"; it should be relu'),
+        (
+            "smallthinker",
+            {"moe_num_active_primary_experts": 9},
+            "active_primary_experts = 9; it should be 1 to",
+        ),
         ("qwen", {"no_bias": False}, "no_bias = false; it should be true"),
         ("deepseek", {"scoring_func": "sigmoid"}, "scoring_func"),
         ("nemotron-nas", {"block_configs": [{}]}, "it should be a list of 6 objects"),

@@ -59,8 +59,10 @@ int64_t Experts::phases(const Config& c, int64_t step_tokens) {
 const Norm* Experts::apply(StepWalk& w, size_t layer, const Norm* add) {
   const Norm* after = norm_behind(layer);
   if (w.rows == 0) return after;
-  multiply_router(w, layer, add);
-  step_.barrier(w);
+  if (!kind(layer).ahead) {
+    multiply_router(w, layer, add);
+    step_.barrier(w);
+  }
   const LayerMatrices& own = layers_[layer];
   const Operand shared =
       own.shared_down ? step_.output(w, step_.scratch.activated, own.shared_down->matrix) : Operand{};
@@ -80,6 +82,11 @@ const Norm* Experts::apply(StepWalk& w, size_t layer, const Norm* add) {
   }
   if (kind(layer).apart) add_shared(w, layer, shared);
   return after;
+}
+
+void Experts::route_ahead(StepWalk& w, size_t layer, const Norm* add) {
+  multiply_router(w, layer, add);
+  step_.barrier(w);  // the mixer's rows take the place of the router's
 }
 
 // Normalizes the experts' results and those of the shared feed-forward, and adds them up.
@@ -109,7 +116,8 @@ void Experts::multiply_router(StepWalk& w, size_t layer, const Norm* add) {
   const LayerNorms& norms = weights_.norms(layer);
   GemmTask task{};
   const bool apart = kind(layer).apart;
-  task.a = step_.stream(w, add, apart ? norms.router : norms.pre_mlp, own.router->matrix);
+  task.a = kind(layer).ahead ? step_.prepare_stream(w, add, nullptr, own.router->matrix)
+                             : step_.stream(w, add, apart ? norms.router : norms.pre_mlp, own.router->matrix);
   task.row_end = w.rows;
   task.epilogue = Epilogue::store;
   task.scale = apart ? 1.0f / std::sqrt(static_cast<float>(step_.config.hidden)) : 1.0f;

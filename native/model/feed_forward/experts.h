@@ -22,6 +22,9 @@ class Experts {
   // Computes the feed-forward and adds it to the residual, with a barrier after it. `add` and the result: see
   // Attention::mix.
   const Norm* apply(StepWalk& w, size_t layer, const Norm* add);
+  // Adds the projection before to the residual and multiplies it with the router, with a barrier after it, for `apply`
+  // behind the mixer (ExpertsKind::ahead).
+  void route_ahead(StepWalk& w, size_t layer, const Norm* add);
 
  private:
   struct LayerMatrices {

@@ -60,15 +60,18 @@ void Step::record(const Matrix& matrix, const Operand& rows, int64_t count) {
 // Ascending, so that a row is read before it is overwritten.
 void Step::keep_logit_rows(StepWalk& w) {
   w.rows = batch().logits;
-  const Range columns = share(config.hidden, kPanel, w.member, pool.threads());
-  for (int64_t i = 0; i < w.rows; ++i) {
-    const float* from = residual_row(batch().logit_row[i]);
-    if (batch().logit_row[i] == i) continue;
-    std::copy(from + columns.begin, from + columns.end, residual_row(i) + columns.begin);
-    if (!config.adds_later()) continue;
-    from = projected_row(batch().logit_row[i]);
-    std::copy(from + columns.begin, from + columns.end, projected_row(i) + columns.begin);
-  }
+  const auto keep = [&](const Operand& rows, int64_t width) {
+    const Range columns = share(width, kPanel, w.member, pool.threads());
+    for (int64_t i = 0; i < w.rows; ++i) {
+      if (batch().logit_row[i] == i) continue;
+      const float* from = row_of(rows, batch().logit_row[i]);
+      std::copy(from + columns.begin, from + columns.end, row_of(rows, i) + columns.begin);
+    }
+  };
+  keep(scratch.residual, config.hidden);
+  if (config.adds_later()) keep(scratch.projected, config.hidden);
+  if (const auto& experts = config.layers.back().experts; experts && experts->ahead)
+    keep(scratch.router, experts->count);
 }
 
 void Step::gate(const StepWalk& w, GatedNormTask task, bool logits_alone) const {

@@ -108,9 +108,9 @@ class Step {
   // Gates and normalizes the member's rows of a recurrence's results; `task` has all but rows. logits_alone: after
   // keep_logit_rows.
   void gate(const StepWalk& w, GatedNormTask task, bool logits_alone) const;
-  // From now on the step has only the rows that need logits: moves their residual, and what is added to it later, to
-  // its first rows, in the member's columns. In the last layer, between its mixer, whose result has these rows alone,
-  // and a barrier.
+  // From now on the step has only the rows that need logits: moves their residual, what is added to it later, and by
+  // what experts were chosen ahead, to the first rows, in the member's columns. In the last layer, between its mixer,
+  // whose result has these rows alone, and a barrier.
   void keep_logit_rows(StepWalk& w);
   // Computes residual += residual_scale * scale * (in W^T + bias). If a norm follows, it computes projected = scale *
   // (in W^T + bias) instead, which is normalized and added when the residual is read next.

@@ -132,6 +132,7 @@ class Experts:
     by_token: a table has the experts of each token, which scores weigh alone (DeepSeek V4's first layers).
     zeros: further experts that the router chooses from, whose result is their input (LongCat-Flash).
     behind: the result is added to the residual behind so many further layers, which don't read it; 0: behind this one.
+    ahead: the router reads the residual before the layer's mixer, without a norm (SmallThinker).
     """
 
     width: int
@@ -160,6 +161,7 @@ class Experts:
     by_token: bool = False
     zeros: int = 0
     behind: int = 0
+    ahead: bool = False
 
 
 @dataclass(frozen=True)

@@ -159,6 +159,7 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
     ),
     "cohere2moe": GgufArchitecture(("cohere2_moe",), gguf_mixtures.cohere2_moe, _ONE_NORM),
     "hy_v3": GgufArchitecture(("hy_v3",), gguf_mixtures.hy_v3, {"correction": "exp_probs_b"}),
+    "smallthinker": GgufArchitecture(("smallthinker",), gguf_mixtures.smallthinker),
     "phimoe": GgufArchitecture(("phimoe",), gguf_experts.phimoe),
     "deepseek2": GgufArchitecture(
         ("deepseek_v3", "deepseek_v2", "glm4_moe_lite", "youtu", "mistral4"), gguf_experts.deepseek2, _LATENT

@@ -91,6 +91,21 @@ def deepseek_ocr(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     return None
 
 
+def smallthinker(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add SmallThinker's experts and windows, without which a layer has no angles where other layers have windows."""
+    gguf_experts.plain(metadata, values)
+    _windows(metadata, values, full_first=True)
+    slides = [int(kind == SLIDING) for kind in values["layer_types"]]
+    values |= {
+        "moe_num_primary_experts": values["num_experts"], "sliding_window_layout": slides,
+        "moe_num_active_primary_experts": metadata.integer("expert_used_count"),
+        "moe_ffn_hidden_size": values["moe_intermediate_size"], "sliding_window_size": values["sliding_window"] or 0,
+        "moe_primary_router_apply_softmax": not gguf_experts.sigmoid(metadata, False),
+        "rope_layout": slides if any(slides) else [1] * len(slides),
+    }  # fmt: skip
+    return None
+
+
 def _leading_dense(metadata: GgufMetadata, values: dict[str, Any]) -> None:
     """Add which layers have experts: those behind the first ones."""
     dense = values["first_k_dense_replace"]

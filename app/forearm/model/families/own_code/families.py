@@ -19,4 +19,5 @@ OWN_CODE: dict[str, Callable[[FamilyInputs], ModelConfig]] = {
     "deepseek": mixtures.deepseek,
     "bailing_moe": mixtures.bailing_moe,
     "bailing_moe_v2": mixtures.bailing_moe,
+    "smallthinker": mixtures.smallthinker,
 }

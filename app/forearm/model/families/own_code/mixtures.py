@@ -1,15 +1,17 @@
-"""Families with experts and code of their own: DeepSeek's first, Ling 1 and 2.
+"""Families with experts and code of their own: DeepSeek's first, Ling 1 and 2, SmallThinker.
 
 Source of names and keys: the modeling and configuration files in the models' own repositories, and vLLM's classes.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from forearm.model.families.config import FeedForward, ModelConfig
+from forearm.model.families.config import Attention, FeedForward, ModelConfig
 from forearm.model.families.decoder import FamilyInputs, activation, decoder, listed_layers
 from forearm.model.families.experts import SHARED_EXPERTS, routed
+from forearm.model.families.keys import Keys
 
 
 def deepseek(inputs: FamilyInputs) -> ModelConfig:
@@ -59,6 +61,49 @@ _BAILING = {
     "embed": "word_embeddings", **dict.fromkeys("qkv", "attention.query_key_value"), "o": "attention.dense",
     "q_norm": "attention.query_layernorm", "k_norm": "attention.key_layernorm", "correction": "mlp.gate.expert_bias",
 }  # fmt: skip
+
+
+def smallthinker(inputs: FamilyInputs) -> ModelConfig:
+    """SmallThinker 4B-A0.6B and 21B-A3B: experts with relu, chosen by what a layer reads before its attention.
+
+    The larger one has a window and angles on three layers of four, the smaller one angles on all and no window.
+    """
+    inputs = inputs.with_defaults(
+        head_dim=128, moe_num_primary_experts=32, moe_num_active_primary_experts=4, moe_ffn_hidden_size=768,
+        sliding_window_size=4096, rope_theta=1e6, tie_word_embeddings=True,
+    )  # fmt: skip
+    keys, layers = inputs.keys, inputs.layers
+    for key in ("model_name", "sliding_window", "sliding_window_pattern", "moe_layer_layout"):
+        keys.get(key)  # marks it as read: a name, and what other keys say
+    keys.only(hidden_act="relu")
+    width, window = keys.integer("moe_ffn_hidden_size"), keys.integer("sliding_window_size")
+    inputs = replace(inputs, keys=keys.with_values(hidden_act="relu", intermediate_size=width))
+    experts = routed(
+        inputs, "moe_num_primary_experts", "moe_ffn_hidden_size", True, "moe_num_active_primary_experts", ahead=True,
+        score="softmax_chosen" if keys.flag("moe_primary_router_apply_softmax") else "sigmoid",
+    )  # fmt: skip
+    marks = zip(_marks(keys, "rope_layout", layers, 1), _marks(keys, "sliding_window_layout", layers, 0), strict=True)
+    return decoder(
+        inputs,
+        mixers=[Attention(rope=0 if rotated else None, window=slides * window) for rotated, slides in marks],
+        feed_forwards=[experts] * layers,
+        names=_SMALL_THINKER,
+    )
+
+
+_SMALL_THINKER = {"router": "block_sparse_moe.primary_router"} | {
+    f"experts.{part}": f"block_sparse_moe.experts.{{expert}}.{part}" for part in ("gate", "up", "down")
+}
+
+
+def _marks(keys: Keys, key: str, layers: int, default: int) -> list[int]:
+    """Return a list of a 0 or 1 for each layer."""
+    marks = keys.get(key)
+    if marks is None:
+        return [default] * layers
+    if not isinstance(marks, list) or len(marks) != layers or not all(mark in (0, 1) for mark in marks):
+        raise keys.wrong(key, f"a list of {layers} times 0 or 1")
+    return marks
 
 
 def _shared(inputs: FamilyInputs, count: str) -> FeedForward | None:
