@@ -244,6 +244,54 @@ def _ocr(config: Config) -> Config:
     }  # fmt: skip
 
 
+_V4_RATIOS = {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
+_V4_ENTRIES = {"kv_proj": "kv", "gate_proj": "gate", "kv_norm": "norm"}
+_V4 = {
+    **{f"hc_head.hc_{part}": f"output_hc_{part}.weight" for part in ("fn", "base", "scale")},
+    "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_norm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
+    "self_attn.kv_proj": "attn_kv", "self_attn.kv_norm": "attn_kv_a_norm", "self_attn.o_a_proj": "attn_output_a",
+    "self_attn.o_b_proj": "attn_output_b", "self_attn.compressor.indexer.q_b_proj": "indexer.attn_q_b",
+    "self_attn.compressor.indexer.scorer.weights_proj": "indexer.proj",
+    **{f"self_attn.compressor.{name}": f"attn_compressor_{ours}" for name, ours in _V4_ENTRIES.items()},
+    **{f"self_attn.compressor.indexer.{name}": f"indexer_compressor_{ours}" for name, ours in _V4_ENTRIES.items()},
+}  # fmt: skip
+_V4_ALONE = {
+    "self_attn.sinks": "attn_sinks.weight", "mlp.gate.tid2eid": "ffn_gate_tid2eid.weight",
+    "self_attn.compressor.position_bias": "attn_compressor_ape.weight",
+    "self_attn.compressor.indexer.position_bias": "indexer_compressor_ape.weight",
+    "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
+    **{f"attn_hc.{part}": f"hc_attn_{part}.weight" for part in ("fn", "base", "scale")},
+    **{f"ffn_hc.{part}": f"hc_ffn_{part}.weight" for part in ("fn", "base", "scale")},
+}  # fmt: skip
+
+
+def _deepseek4(config: Config) -> Config:
+    """The number of layers that predict further tokens is told, but these are neither written nor counted."""
+    rope = config["rope_parameters"]["compress"]
+    yarn = rope["rope_type"] == "yarn"
+    limit = [config["swiglu_limit"]] * config["num_hidden_layers"]
+    return moe_keys(config) | {
+        "feed_forward_length": None, "leading_dense_block_count": None, "expert_gating_func": 4,
+        "expert_weights_norm": config["norm_topk_prob"], "swiglu_clamp_exp": limit, "nextn_predict_layers": 1,
+        "rope.freq_base": config["rope_theta"], "rope.dimension_count": config["qk_rope_head_dim"],
+        "attention.q_lora_rank": config["q_lora_rank"], "attention.output_lora_rank": config["o_lora_rank"],
+        "attention.output_group_count": config["o_groups"], "attention.sliding_window": config["sliding_window"],
+        "attention.compress_ratios": [*(_V4_RATIOS[kind] for kind in config["layer_types"]), 0],
+        "attention.compress_rope_freq_base": config["compress_rope_theta"],
+        "attention.indexer.head_count": config["index_n_heads"],
+        "attention.indexer.key_length": config["index_head_dim"], "attention.indexer.top_k": config["index_topk"],
+        "hyper_connection.count": config["hc_mult"], "hyper_connection.epsilon": config["hc_eps"],
+        "hyper_connection.sinkhorn_iterations": config["hc_sinkhorn_iters"],
+        "hash_layer_count": config["mlp_layer_types"].count("hash_moe"),
+        "rope.scaling.type": "yarn" if yarn else None, "rope.scaling.factor": rope.get("factor"),
+        "rope.scaling.original_context_length": rope.get("original_max_position_embeddings"),
+    }  # fmt: skip
+
+
+def _deepseek4_tensor(config: Config, name: str, values: np.ndarray) -> Tensors | None:
+    return iter([(_V4_ALONE[name], values)]) if name in _V4_ALONE else _apart(config, name, values)
+
+
 def _without_suffix(config: Config, name: str, values: np.ndarray) -> Tensors | None:
     return iter([("exp_probs_b", values)]) if name.endswith("expert_bias") else None
 
@@ -311,6 +359,24 @@ MIXTURES: list[tuple[Case, Conversion]] = [
         Conversion("cohere2moe", _cohere2_moe),
     ),
     (converted_case("deepseek_ocr2"), Conversion("deepseek2-ocr", _ocr)),
+    *(
+        (
+            replace(
+                converted_case(
+                    "deepseek_v4-long",
+                    index_topk=20,
+                    num_hidden_layers=3,
+                    sliding_window=40,
+                    layer_types=list(_V4_RATIOS)[::-1],
+                    num_hash_layers=1,
+                    **more,
+                ),
+                prompt=300,
+            ),
+            Conversion("deepseek4", _deepseek4, _V4, _deepseek4_tensor),
+        )
+        for more in ({}, {"rope_parameters": _YARN, "swiglu_limit": 0.7, "hc_mult": 3})
+    ),
     (converted_case("hy_v3"), Conversion("hy_v3", _hy_v3, _HY_V3, _without_suffix)),
     (converted_case("mimo_v2_flash", n_group=1, topk_group=1), Conversion("mimo2", _mimo2, change=_with_sinks)),
     (converted_case("dbrx"), Conversion("dbrx", _dbrx, _DBRX, _dbrx_tensor)),

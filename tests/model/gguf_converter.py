@@ -49,11 +49,11 @@ _INNER = _LLAMA | _SHARED | _EXPERTS | {"mlp.gate": "ffn_gate_inp"}
 class Conversion:
     """Rules by which the converter writes one family.
 
-    names: modules of a layer that are not Llama's. keys: the architecture's own keys. change: what becomes of a tensor
-    of a layer, with its name; None: it is renamed alone. permuted: rows of q and k are reordered. plus_one: 1 is added
-    to norms. fused: q, k and v are written as one tensor. scaled: tensors outside of layers that are multiplied with a
-    number of the config. extra: further tensors, such as factors of angles. told: a part of what is logged as the file
-    is read; empty: nothing is.
+    names: modules of a layer that are not Llama's, and tensors outside of layers that belong to no module. keys: the
+    architecture's own keys. change: what becomes of a tensor of a layer, with its name; None: it is renamed alone.
+    permuted: rows of q and k are reordered. plus_one: 1 is added to norms. fused: q, k and v are written as one tensor.
+    scaled: tensors outside of layers that are multiplied with a number of the config. extra: further tensors, such as
+    factors of angles. told: a part of what is logged as the file is read; empty: nothing is.
     """
 
     architecture: str
@@ -80,7 +80,8 @@ def convert(folder: Path, conversion: Conversion) -> Path:
             if expert:
                 stacked.setdefault(base, {})[int(expert)] = converted
             else:
-                tensors[ours] = np.ascontiguousarray(converted, np.float32)
+                whole = np.issubdtype(converted.dtype, np.integer)
+                tensors[ours] = np.ascontiguousarray(converted, np.int32 if whole else np.float32)
     for base, parts in stacked.items():
         tensors[base] = np.stack([parts[i] for i in range(len(parts))])
     for layer in range(config["num_hidden_layers"] if conversion.fused else 0):
@@ -111,6 +112,9 @@ def _converted(config: Config, conversion: Conversion, name: str, values: np.nda
         stack = re.fullmatch(r"(altup_\w+)\.(\d+)", module)
         if stack:
             yield f"{_OUTER[stack[1]]}.{end}#{stack[2]}", values
+            return
+        if path in conversion.names:
+            yield conversion.names[path], values
             return
         values = values * config[conversion.scaled[module]] if module in conversion.scaled else values
         yield f"{_OUTER[module]}.{end}", values + (conversion.plus_one and module == "norm" and end == "weight")

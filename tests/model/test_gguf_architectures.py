@@ -138,6 +138,14 @@ def test_keys_of_mistral4_that_do_not_fit_are_refused(
         ("deepseek_ocr2", {"expert_gating_func": 2}, r"ocr\.expert_gating_func = 2; it should be 1 \(softmax\)"),
         ("deepseek_ocr2", {"expert_weights_norm": True}, r"expert_weights_norm = true; it should be false or absent"),
         ("deepseek_ocr2", {"attention.sliding_window": 128}, r"attention\.sliding_window = 128; it should be 0: more"),
+        ("deepseek_v4-long", {"expert_gating_func": 2}, r"gating_func = 2; it should be 4 \(square root of softplus\)"),
+        ("deepseek_v4-long", {"attention.compress_ratios": [0, 8, 4]}, r"compress_ratios = \[0, 8, 4\]; it should be"),
+        ("deepseek_v4-long", {"attention.compress_ratios": [0, 4]}, r"it should be a list of 3 values"),
+        ("deepseek_v4-long", {"swiglu_clamp_exp": [1.0, 2.0, 1.0]}, r"it should be a list of one number, more than 0"),
+        ("deepseek_v4-long", {"swiglu_clamp_exp": None}, r"deepseek4\.swiglu_clamp_exp is missing"),
+        ("deepseek_v4-long", {"hyper_connection.count": None}, r"hyper_connection\.count is missing"),
+        ("deepseek_v4-long", {"hyper_connection.count": 9}, r"hc_mult = 9; it should be 1 to 8"),
+        ("deepseek_v4-long", {"expert_weights_norm": False}, r"norm_topk_prob = false; it should be True"),
         ("hunyuan_vl", {"rope.scaling.alpha": -1.0}, r"alpha = -1\.0; it should be more than 0"),
         ("xverse", {"rope.dimension_count": 0}, r"xverse\.rope\.dimension_count = 0; it should be at least 1"),
         ("hy_v3", {"expert_shared_feed_forward_length": 41}, r"= 41; it should be a multiple of .*length \(40\)"),
@@ -186,6 +194,28 @@ def test_gates_and_ups_of_all_experts_in_one_tensor_may_be_blocks(tmp_path: Path
     rows = random_blocks("Q4_0", 8 * 2 * 24, 64, size=0.1, seed=1).reshape(8, 2 * 24, -1)
 
     _same_as_numbers(case, conversion, tmp_path, {"blk.1.ffn_gate_up_exps.weight": rows}, 64, "Q4_0")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "names"),
+    [
+        ("MXFP4", ("ffn_gate_exps", "ffn_up_exps")),
+        ("Q8_0", ("attn_compressor_kv", "attn_compressor_gate")),
+    ],
+)
+def test_experts_and_entries_of_deepseek4_may_be_blocks(dtype: str, names: tuple[str, ...], tmp_path: Path) -> None:
+    case, conversion = next(row for row in ALL if row[0].name == "deepseek_v4-long")
+    sizes = {"hidden_size": 64, "moe_intermediate_size": 32, "intermediate_size": 32}
+    case = replace(case, settings=case.settings | sizes, prompt=60)
+    make(case, tmp_path)
+    rows = {"ffn": (10, 32), "attn": (2 * 48,)}  # of experts, and of the two series of entries of 4 tokens
+    blocks = {}
+    for seed, name in enumerate(names):
+        shape = rows[name.partition("_")[0]]
+        stored = random_blocks(dtype, int(np.prod(shape)), 64, size=0.1, seed=seed)
+        blocks[f"blk.1.{name}.weight"] = stored.reshape(*shape, -1)
+
+    _same_as_numbers(case, conversion, tmp_path, blocks, 64, dtype)
 
 
 @pytest.mark.parametrize("dtype", ["Q8_0", "Q4_K"])
@@ -241,3 +271,24 @@ def test_the_executor_computes_what_the_file_says(name: str, tmp_path: Path) -> 
     theirs = logits(*load_weights(tmp_path, dtype="float32"), tokens)
     allowed = 2 * tolerance(*load_weights(path, dtype="float32"), tokens, Rounding(sums=2.0**-24))
     assert float(np.abs(ours - theirs).max()) <= allowed < 0.02 * np.abs(theirs).max()
+
+
+# whose rows the converter leaves in their order
+_UNCHANGED = (
+    "deepseek_v4-long", "mellum", "laguna-per-element", "cohere2_moe", "hy_v3", "deepseek_ocr2", "paddleocr_vl",
+    "pangu-embedded", "stablelm", "hunyuan_vl",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _UNCHANGED)
+def test_a_file_gives_the_bits_and_tokens_of_its_checkpoint(name: str, tmp_path: Path) -> None:
+    case, conversion = [row for row in ALL if row[0].name == name][-1]
+    make(case, tmp_path)
+
+    file, folder = (
+        compute(Run(str(at), case.tokens(), 16, "float32", "float32"))
+        for at in (convert(tmp_path, conversion), tmp_path)
+    )
+
+    assert np.array_equal(file[1], folder[1])
+    assert np.array_equal(file[0], folder[0])

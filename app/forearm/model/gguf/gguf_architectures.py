@@ -170,6 +170,9 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
     "deepseek2-ocr": GgufArchitecture(
         ("deepseek_ocr2",), gguf_mixtures.deepseek_ocr, varies=("rope.dimension_count",)
     ),
+    "deepseek4": GgufArchitecture(
+        ("deepseek_v4",), gguf_mixtures.deepseek4, gguf_mixtures.V4, varies=("feed_forward_length",)
+    ),
     "minicpm3": GgufArchitecture(("minicpm3",), gguf_experts.minicpm3, _LATENT),
     "kimi-linear": GgufArchitecture(("kimi_linear",), gguf_experts.kimi_linear, _KIMI),
     # with layers that keep a state

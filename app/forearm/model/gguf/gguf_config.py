@@ -18,6 +18,7 @@ from typing import Any
 
 from forearm.config.number_formats import DTypeName
 from forearm.errors import ConfigError
+from forearm.model.checkpoint.shards import WHOLE
 from forearm.model.families import switches
 from forearm.model.families.config import Attention, ModelConfig, Rope
 from forearm.model.families.decoder import FamilyInputs
@@ -102,7 +103,7 @@ def _seen(metadata: GgufMetadata, config: ModelConfig) -> ModelConfig:
 
 def predicted_layers(gguf: Gguf) -> int:
     """Return the number of layers behind the model's own that predict further tokens, and are not computed."""
-    return GgufMetadata.of(gguf, ARCHITECTURES).integer("nextn_predict_layers", 0)
+    return GgufMetadata.of(gguf, ARCHITECTURES).predicted_layers()
 
 
 def _values(metadata: GgufMetadata) -> dict[str, Any]:
@@ -131,7 +132,7 @@ def _values(metadata: GgufMetadata) -> dict[str, Any]:
         "vocab_size": metadata.gguf.tensors["token_embd.weight"].shape[0],
         "hidden_size": hidden,
         "head_dim": head_dim,
-        "num_hidden_layers": metadata.integer("block_count") - metadata.integer("nextn_predict_layers", 0),
+        "num_hidden_layers": metadata.integer("block_count") - metadata.predicted_layers(),
         "intermediate_size": size("feed_forward_length"),
         "num_attention_heads": heads,
         "num_key_value_heads": size("attention.head_count_kv", heads),
@@ -240,7 +241,8 @@ def _dtype(gguf: Gguf) -> DTypeName:
 
 
 def is_quantized(gguf: Gguf) -> bool:
-    return any(len(tensor.shape) == 2 and tensor.dtype not in FLOATS for tensor in gguf.tensors.values())
+    stored = (tensor.dtype for tensor in gguf.tensors.values() if len(tensor.shape) == 2)
+    return any(dtype not in FLOATS and dtype not in WHOLE for dtype in stored)
 
 
 def _ends(keys: Keys, vocab_size: int) -> tuple[int, ...]:

@@ -68,6 +68,16 @@ class GgufMetadata:
         """Return whether a layer has a tensor of this name."""
         return any(name.startswith("blk.") and name.endswith(f".{tensor}") for name in self.gguf.tensors)
 
+    def predicted_layers(self) -> int:
+        """Return the number of layers behind the model's own that predict further tokens, and are not computed.
+
+        DeepSeek V4's converter writes their number, but neither their tensors nor counts them as layers.
+        """
+        count = self.integer("nextn_predict_layers", 0)
+        first = f"blk.{self.integer('block_count') - count}."
+        own = [name.removeprefix(first) for name in self.gguf.tensors if name.startswith(first)]
+        return 0 if own and not any(name.startswith("nextn.") for name in own) else count
+
     def integer(self, key: str, default: int | None = None, *, zeros: bool = False) -> int:
         """Return a whole number; a list with a value for each layer is accepted if all values are the same.
 

@@ -11,6 +11,18 @@ from forearm.model.families.switches import FULL, SLIDING
 from forearm.model.gguf import gguf_experts
 from forearm.model.gguf.gguf_metadata import GgufMetadata
 
+_SQRT_SOFTPLUS = 4  # a value of expert_gating_func
+V4 = {
+    "q_norm": "attn_q_a_norm", "kv": "attn_kv", "k_norm": "attn_kv_a_norm", "groups": "attn_output_a",
+    "o": "attn_output_b", "sinks": "attn_sinks.weight", "experts_by_token": "ffn_gate_tid2eid.weight",
+    "hyper_attention": "hc_attn_{part}.weight", "hyper_mlp": "hc_ffn_{part}.weight",
+    "hyper_head": "output_hc_{part}.weight", "entry_norm": "attn_compressor_norm",
+    "compressed_index_norm": "indexer_compressor_norm",
+    **{f"entry{part}": f"attn_compressor_{name}" for part, name in (("", "kv"), ("_gate", "gate"))},
+    **{f"index{part}": f"indexer_compressor_{name}" for part, name in (("", "kv"), ("_gate", "gate"))},
+    "entry_bias": "attn_compressor_ape.weight", "index_bias": "indexer_compressor_ape.weight",
+}  # fmt: skip
+
 
 def mellum(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     """Add Mellum 2's experts, which every layer has, windows and angles by kind of layer."""
@@ -104,6 +116,45 @@ def smallthinker(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
         "rope_layout": slides if any(slides) else [1] * len(slides),
     }  # fmt: skip
     return None
+
+
+def deepseek4(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add DeepSeek V4's compressed attention, residual streams and experts, which a table chooses in the first layers.
+
+    yarn's angles are not scaled, as in llama.cpp's graph.
+    """
+    gguf_experts.plain(metadata, values)
+    if metadata.integer("expert_gating_func", _SQRT_SOFTPLUS) != _SQRT_SOFTPLUS:
+        raise metadata.wrong("expert_gating_func", f"{_SQRT_SOFTPLUS} (square root of softplus)")
+    layers = values["num_hidden_layers"]
+    values.get("rope_scaling", {}).pop("attention_factor", None)
+    sizes = {
+        "q_lora_rank": "attention.q_lora_rank", "o_groups": "attention.output_group_count",
+        "o_lora_rank": "attention.output_lora_rank", "sliding_window": "attention.sliding_window",
+        "index_n_heads": "attention.indexer.head_count", "index_head_dim": "attention.indexer.key_length",
+        "index_topk": "attention.indexer.top_k", "hc_mult": "hyper_connection.count",
+        "hc_sinkhorn_iters": "hyper_connection.sinkhorn_iterations", "qk_rope_head_dim": "rope.dimension_count",
+        "n_shared_experts": "expert_shared_count",
+    }  # fmt: skip
+    values |= {name: metadata.size(key) for name, key in sizes.items()} | {
+        "compress_ratios": metadata.each("attention.compress_ratios", layers),
+        "compress_rope_theta": metadata.number("attention.compress_rope_freq_base"),
+        "hc_eps": metadata.number("hyper_connection.epsilon"), "num_hash_layers": metadata.integer("hash_layer_count"),
+        "routed_scaling_factor": metadata.number("expert_weights_scale"),
+        "norm_topk_prob": metadata.flag("expert_weights_norm", False), "swiglu_limit": _limit(metadata, layers),
+    }  # fmt: skip
+    return None
+
+
+def _limit(metadata: GgufMetadata, layers: int) -> float:
+    """Return the most of a gate, which is the same in all layers and in the shared expert."""
+    found = set[float]()
+    for key in ("swiglu_clamp_exp", "swiglu_clamp_shexp"):
+        value = metadata.keys.get(f"{metadata.architecture}.{key}")
+        found |= set(value[:layers]) if isinstance(value, list) else set() if value is None else {value}
+    if len(found) != 1 or not all(isinstance(one, float) and one > 0 for one in found):
+        raise metadata.wrong("swiglu_clamp_exp", "a list of one number, more than 0, for each layer")
+    return found.pop()
 
 
 def _leading_dense(metadata: GgufMetadata, values: dict[str, Any]) -> None:
