@@ -64,8 +64,8 @@ They are compared with models of transformers whose weights say the same (`tests
 with one that is put together of SmolLM3's layers and other models' experts. Baichuan 2 opens as a GGUF file alone. The
 tokenizers of `internlm2`, `baichuan` and `qwen` come with code, too: GGUF files have them, or `--tokenizer` names
 another folder. GGUF files alone are read of XVERSE (`xverse`), openPangu-Embedded (`pangu-embedded`), Orion (`orion`),
-CodeShell (`codeshell`) and Maincoder (`maincoder`), which are Llama, Llama with biases, StableLM, StarCoder 2 and
-HunYuan by other names.
+CodeShell (`codeshell`), Maincoder (`maincoder`) and Refact (`refact`), which are Llama, Llama with biases, StableLM,
+StarCoder 2, HunYuan and Baichuan 13B by other names.
 """
 MEMORY = """
 ## Memory, machines, formats of calls

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.model.gguf_converter import convert
+from tests.model.gguf_converter import Conversion, convert
 from tests.model.own_code import FAMILIES as OTHERS
 from tests.model.own_code import HEADS, OwnCode
 from tests.model.reference import Rounding, load_weights, logits, tolerance
@@ -87,8 +87,8 @@ def test_every_family_with_code_of_its_own_has_a_case() -> None:
     assert set(OWN_CODE) == {own.case.name.partition("-biases")[0] for own in FAMILIES} | {"deci"}
 
 
-def test_baichuan_13b_has_slopes_instead_of_angles(tmp_path: Path) -> None:
-    """Both by what config.json lacks and by the 40 layers of a file."""
+def test_baichuan_13b_and_refact_have_slopes_instead_of_angles(tmp_path: Path) -> None:
+    """Both by what config.json lacks and by the 40 layers of a file; a file of Refact has them always."""
     own = next(own for own in FAMILIES if own.case.name == "baichuan")
     own.case.settings["num_hidden_layers"] = 40
     try:
@@ -98,6 +98,7 @@ def test_baichuan_13b_has_slopes_instead_of_angles(tmp_path: Path) -> None:
     config = json.loads((ours / "config.json").read_text())
     config["model_max_length"] = config.pop("max_position_embeddings")
     (ours / "config.json").write_text(json.dumps(config))
+    refact = convert(theirs, Conversion("refact")).rename(tmp_path / "refact.gguf")
     path = convert(theirs, own.conversion)
     tokens = own.case.tokens()[:20]
     # Positions of zero turn nothing, and the mask may have numbers of each head: -slope for each token in between.
@@ -108,7 +109,7 @@ def test_baichuan_13b_has_slopes_instead_of_angles(tmp_path: Path) -> None:
     how = {"position_ids": torch.zeros(1, 20, dtype=torch.long), "attention_mask": torch.tensor(mask[None]).float()}
     wanted = _torch(model, tokens, **how)
 
-    for place in (ours, path):
+    for place in (ours, path, refact):
         config, weights = load_weights(place, dtype="float32")
         assert not config.ropes
         np.testing.assert_allclose(

@@ -127,6 +127,7 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
     ),
     "xverse": GgufArchitecture(("llama",), gguf_dense.meta_layout, interleaved=True),
     "pangu-embedded": GgufArchitecture(("llama",)),
+    "refact": GgufArchitecture(("baichuan",), gguf_dense.refact),
     "orion": GgufArchitecture(("stablelm",), gguf_dense.orion),
     "codeshell": GgufArchitecture(("starcoder2",), gguf_dense.codeshell),
     "maincoder": GgufArchitecture(("hunyuan_v1_dense",), interleaved=True),

@@ -212,6 +212,12 @@ def baichuan(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     return None
 
 
+def refact(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add that Refact is Baichuan 13B with one key head: slopes of distances instead of angles."""
+    values["model_max_length"] = values.pop("max_position_embeddings")
+    return None
+
+
 def qwen(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     """Add Qwen 1's longest text."""
     values["seq_length"] = values["max_position_embeddings"]
