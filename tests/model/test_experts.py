@@ -40,6 +40,7 @@ MODELS = {
     ),
     "llama 4": Experts(48, count=8, active=1, score="sigmoid", scales_input=True, shared=FeedForward(88)),
     "not gated": Experts(33, count=6, active=2, activation="relu", gated=False),
+    "smallthinker": Experts(40, count=8, active=3, activation="relu", score="sigmoid", renormalized=True, ahead=True),
 }  # fmt: skip
 
 
@@ -90,6 +91,14 @@ def test_the_logits_are_those_of_numpy(name: str) -> None:
         wanted = reference.logits(model.config, weights, tokens)
         near = reference.tolerance(model.config, weights, tokens, reference.Rounding(sums=UNIT), wanted)
         assert np.abs(got - wanted[-1]).max() <= near, length
+
+
+def test_experts_that_are_chosen_ahead_of_the_mixer_stand_alone() -> None:
+    for alone in (replace(MODELS["qwen2"], ahead=True), replace(MODELS["smallthinker"], behind=1)):
+        model = Model(replace(LLAMA, layers=layers(alone)))
+
+        with pytest.raises(ValueError, match="experts that are chosen ahead of the mixer stand alone"):
+            model.executor(WeightFormat("float32"))
 
 
 def test_dense_layers_and_experts_stand_in_one_model() -> None:
