@@ -287,6 +287,16 @@ def _neox_tensor(config: Config, name: str, values: np.ndarray) -> Tensors | Non
     return iter([(name, np.moveaxis(by_head, 1, 0).reshape(values.shape))])
 
 
+_GPTJ = {
+    "ln_1": "attn_norm", "attn.out_proj": "attn_output", "mlp.fc_in": "ffn_up", "mlp.fc_out": "ffn_down",
+    **{f"attn.{part}_proj": f"attn_{part}" for part in "qkv"},
+}  # fmt: skip
+
+
+def _gptj(config: Config) -> Config:
+    return _gpt2(config) | {"rope.dimension_count": config["rotary_dim"]}
+
+
 _XDROPE = {
     "rope_type": "dynamic", "rope_theta": 1e4, "factor": 1.0, "alpha": 50.0, "mrope_section": [2, 2, 1, 1],
 }  # fmt: skip
@@ -365,6 +375,7 @@ OTHERS: list[tuple[Case, Conversion]] = [
     (_case("cohere2"), Conversion("cohere2", _cohere)),
     (_case("gpt2"), Conversion("gpt2", _gpt2, _GPT2, _gpt2_tensor)),
     (_case("gpt_bigcode"), Conversion("starcoder", _starcoder, _GPT2)),
+    *((_case(name), Conversion("gptj", _gptj, _GPTJ)) for name in ("gptj", "gptj-n-inner")),
     (_case("gpt_neox"), Conversion("gptneox", _neox, _NEOX, _neox_tensor)),
     (_case("gpt_neox-in-turn"), Conversion("gptneox", _neox, _NEOX, _neox_tensor)),
     # with experts

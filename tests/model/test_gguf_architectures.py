@@ -147,6 +147,7 @@ def test_keys_of_mistral4_that_do_not_fit_are_refused(
         ("deepseek_v4-long", {"hyper_connection.count": 9}, r"hc_mult = 9; it should be 1 to 8"),
         ("deepseek_v4-long", {"expert_weights_norm": False}, r"norm_topk_prob = false; it should be True"),
         ("hunyuan_vl", {"rope.scaling.alpha": -1.0}, r"alpha = -1\.0; it should be more than 0"),
+        ("gptj", {"rope.dimension_count": 5}, r"rotary_dim = 5; it should be an even number of at most"),
         ("xverse", {"rope.dimension_count": 0}, r"xverse\.rope\.dimension_count = 0; it should be at least 1"),
         ("hy_v3", {"expert_shared_feed_forward_length": 41}, r"= 41; it should be a multiple of .*length \(40\)"),
         ("hy_v3", {"expert_feed_forward_length": 0}, r"expert_feed_forward_length = 0; it should be at least 1"),

@@ -110,6 +110,7 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
     "cohere2": GgufArchitecture(("cohere2",), gguf_dense.cohere, _ONE_NORM),
     "gpt2": GgufArchitecture(("gpt2",)),
     "starcoder": GgufArchitecture(("gpt_bigcode",)),
+    "gptj": GgufArchitecture(("gptj",), gguf_dense.gptj, _ONE_NORM),
     "gptneox": GgufArchitecture(("gpt_neox",), gguf_dense.gptneox),
     "jais2": GgufArchitecture(("jais2",)),
     "falcon": GgufArchitecture(("falcon",), gguf_dense.falcon),

@@ -131,6 +131,12 @@ def orion(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     return stablelm(metadata, values)
 
 
+def gptj(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add how many of a head's values turn, in neighbouring pairs: all, if no key says it."""
+    values["rotary_dim"] = metadata.size("rope.dimension_count", values["head_dim"])
+    return None
+
+
 def gptneox(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     values["use_parallel_residual"] = metadata.flag("use_parallel_residual", True)
     return None

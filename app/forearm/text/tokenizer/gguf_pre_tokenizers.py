@@ -155,5 +155,5 @@ PRE_TOKENIZERS = {
 # Of files from before 2024-05, which do not name it, where all models of the architecture have the same.
 UNNAMED = {
     "qwen": "qwen2", "qwen2": "qwen2", "falcon": "falcon", "mpt": "mpt", "bloom": "bloom", "phi2": "phi-2",
-    **dict.fromkeys(("gpt2", "gptneox"), "gpt-2"), "starcoder": "starcoder", "starcoder2": "starcoder",
+    **dict.fromkeys(("gpt2", "gptj", "gptneox"), "gpt-2"), "starcoder": "starcoder", "starcoder2": "starcoder",
 }  # fmt: skip
