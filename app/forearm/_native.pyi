@@ -501,6 +501,7 @@ class Kernels:
         state: Float32Array,
         bias: Float32Array | None = None,
         first_output: int = 0,
+        plain: bool = False,
     ) -> tuple[Float32Array, Float32Array]:
         """Rows from first_output on, and the state after them; b, c, x [rows, channels], taps [width, channels], state
         [width - 1, channels]: kernels.h's ShortConvTask."""
@@ -534,6 +535,19 @@ class Kernels:
     ) -> tuple[Float32Array, Float32Array]:
         """Rows from first_output on, and the state after them; x, dt and z [rows, channels], b and c [rows, state_dim],
         d [channels], a and state [panels of 16 channels, state_dim, 16]: kernels.h's SelectiveScanTask."""
+    def rg_lru(
+        self,
+        x: Float32Array,
+        r: Float32Array,
+        i: Float32Array,
+        y: Float32Array,
+        rate: Float32Array,
+        state: Float32Array,
+        first_output: int = 0,
+        begins: bool = False,
+    ) -> tuple[Float32Array, Float32Array]:
+        """Rows from first_output on, and the state after them; x, r, i and y [rows, channels], rate and state
+        [channels]: kernels.h's RgLruTask."""
     def gated_norm(
         self,
         y: Float32Array,

@@ -15,7 +15,8 @@ namespace {
 using Floats = NumpyFloats;
 
 py::tuple short_conv(const Kernels& kernels, const Floats& b, const MaybeFloats& c, const MaybeFloats& x,
-                     const Floats& taps, const Floats& state, const MaybeFloats& bias, int64_t first_output) {
+                     const Floats& taps, const Floats& state, const MaybeFloats& bias, int64_t first_output,
+                     bool plain) {
   const int64_t rows = b.shape(0), channels = b.shape(1);
   Floats u = copy_of(b), next = copy_of(state), out({rows - first_output, channels});
   kernels.short_conv({u.mutable_data(),
@@ -32,7 +33,8 @@ py::tuple short_conv(const Kernels& kernels, const Floats& b, const MaybeFloats&
                       0,
                       channels,
                       {out.mutable_data(), channels, Form::f32_rows},
-                      0});
+                      0,
+                      plain});
   return py::make_tuple(out, next);
 }
 
@@ -94,6 +96,19 @@ py::tuple selective_scan(const Kernels& kernels, const Floats& x, const Floats& 
   return py::make_tuple(out, next);
 }
 
+py::tuple rg_lru(const Kernels& kernels, const Floats& x, const Floats& r, const Floats& i, const Floats& y,
+                 const Floats& rate, const Floats& state, int64_t first_output, bool begins) {
+  const int64_t rows = x.shape(0), channels = x.shape(1), padded = state_panels(channels) * kPanel;
+  std::vector<float> moved(static_cast<size_t>(padded));
+  std::copy_n(state.data(), channels, moved.data());
+  Floats out({rows - first_output, channels}), next({channels});
+  const Operand rows_out{out.mutable_data(), channels, Form::f32_rows};
+  kernels.rg_lru({x.data(), channels, r.data(), i.data(), y.data(), channels, rows, first_output, begins, 0, channels,
+                  rate.data(), moved.data(), rows_out, 0});
+  std::copy_n(moved.data(), channels, next.mutable_data());
+  return py::make_tuple(out, next);
+}
+
 Floats gated_norm(const Kernels& kernels, const Floats& y, const Floats& z, const MaybeFloats& weight, int64_t groups,
                   float eps, bool gate_first, float z_scale, bool by_sigmoid) {
   const int64_t rows = y.shape(0), dim = y.shape(1);
@@ -143,11 +158,12 @@ void bind_states(py::class_<Kernels>& kernels) {
   using namespace py::literals;
   kernels
       .def("short_conv", &short_conv, "b"_a, "c"_a, "x"_a, "taps"_a, "state"_a, "bias"_a = py::none(),
-           "first_output"_a = 0)
+           "first_output"_a = 0, "plain"_a = false)
       .def("mamba2", &mamba2, "x"_a, "b"_a, "c"_a, "dt"_a, "dt_bias"_a, "a_log"_a, "d"_a, "state"_a,
            "dt_scale"_a = 1.0f, "dt_least"_a = 0.0f, "dt_most"_a = std::numeric_limits<float>::infinity())
       .def("selective_scan", &selective_scan, "x"_a, "dt"_a, "z"_a, "b"_a, "c"_a, "a"_a, "d"_a, "state"_a,
            "first_output"_a = 0)
+      .def("rg_lru", &rg_lru, "x"_a, "r"_a, "i"_a, "y"_a, "rate"_a, "state"_a, "first_output"_a = 0, "begins"_a = false)
       .def("gated_norm", &gated_norm, "y"_a, "z"_a, "weight"_a, "groups"_a = 1, "eps"_a = 1e-5f, "gate_first"_a = true,
            "z_scale"_a = 1.0f, "by_sigmoid"_a = false)
       .def("delta_gates", &delta_gates, "a"_a, "b"_a, "a_log"_a, "dt_bias"_a, "beta_scale"_a = 1.0f, "least"_a = 0.0f)

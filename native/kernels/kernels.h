@@ -596,7 +596,8 @@ struct CombineTask {
 // first is a multiple of 16:
 //   u[t] = b[t] * x[t], or b[t] without x
 //   s[t] = bias + sum over j, ascending, of taps[j] * u[t - width + 1 + j], fused
-//   row out_row + t - first_output of `out` = c[t] * s[t], or silu(s[t]) without c, for rows t from first_output on
+//   row out_row + t - first_output of `out` = c[t] * s[t], or silu(s[t]) without c, for rows t from first_output on;
+//   or s[t] itself if `plain`, which has no c
 // The u before the first row are the state; it becomes the last u of the rows.
 struct ShortConvTask {
   float* b;            // [rows][stride]; u replaces it
@@ -611,6 +612,7 @@ struct ShortConvTask {
   int64_t column_begin, column_end;
   Operand out;  // a float form
   int64_t out_row;
+  bool plain = false;
 };
 
 // A recurrence keeps a head's state S [rows][columns] as scale * kept, by panels of 16 columns: kept [rows][16], zeros
@@ -665,6 +667,26 @@ struct SelectiveScanTask {
   const float* d;  // [channels]
   float* state;    // [panels][state_dim][16]
   Operand out;     // a float form
+  int64_t out_row;
+};
+
+// The real-gated linear recurrent unit (De et al. 2024, arXiv:2402.19427, equations 1 to 4) over neighbouring tokens of
+// one sequence, of channels [channel_begin, channel_end), of which the first is a multiple of 16. Each channel has a
+// state h of one number; for each row t, ascending:
+//   a = e^(rate * sigmoid(r[t]));  h = fma(a, h, sqrt((1 - a) * (1 + a)) * (sigmoid(i[t]) * x[t]))
+// with a root of 1 in row 0 if the sequence `begins` there. Row out_row + t - first_output of `out` is
+// h * gelu_tanh(y[t]), for rows t from first_output on. A cut between any rows changes no bit.
+struct RgLruTask {
+  const float* x;  // [rows][x_stride]
+  int64_t x_stride;
+  const float *r, *i, *y;  // [rows][stride]
+  int64_t stride, rows;
+  int64_t first_output;
+  bool begins;
+  int64_t channel_begin, channel_end;
+  const float* rate;  // [channels]: -8 * softplus of the parameter; at most 0
+  float* state;       // [channels], to whole panels of 16
+  Operand out;        // a float form
   int64_t out_row;
 };
 
@@ -755,6 +777,7 @@ struct Kernels {
   void (*short_conv)(const ShortConvTask&);
   void (*mamba2)(const Mamba2Task&);
   void (*selective_scan)(const SelectiveScanTask&);
+  void (*rg_lru)(const RgLruTask&);
   void (*gated_norm)(const GatedNormTask&);
   void (*delta_gates)(const DeltaGatesTask&);
   void (*delta_rule)(const DeltaRuleTask&);

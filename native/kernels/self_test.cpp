@@ -120,6 +120,21 @@ Floats scanned(const Kernels& k, int variant) {
   return all;
 }
 
+// What the real-gated linear recurrent unit makes of rows, and the state after them; rates are negative.
+Floats gated_recurrence(const Kernels& k, int variant) {
+  constexpr int64_t kRows = 6, kChannels = 40;
+  const Floats x = numbers(kRows * kChannels, 47), r = numbers(kRows * kChannels, 48);
+  const Floats i = numbers(kRows * kChannels, 49), y = numbers(kRows * kChannels, 50);
+  Floats rate = numbers(kChannels, 51), state = numbers(state_panels(kChannels) * kPanel, 52);
+  for (float& one : rate) one = -fabsf(one);
+  TestRows out(static_cast<Form>(variant), kRows, kChannels);
+  k.rg_lru({x.data(), kChannels, r.data(), i.data(), y.data(), kChannels, kRows, 0, variant % 2 == 1, 0, kChannels,
+            rate.data(), state.data(), out.operand, 0});
+  Floats all = out.all();
+  all.insert(all.end(), state.begin(), state.end());
+  return all;
+}
+
 Floats gated(const Kernels& k, int variant) {
   Floats y = numbers(kNormRows * kNormDim, 55);
   const Floats z = numbers(kNormRows * kNormDim, 56), weight = numbers(kNormDim, 57);
@@ -302,6 +317,7 @@ constexpr Case kCases[] = {
     {"short_conv", convolved, 4, exactly, false},
     {"mamba2", moved, 1, exactly, false},
     {"selective_scan", scanned, 4, exactly, false},
+    {"rg_lru", gated_recurrence, 4, exactly, false},
     {"gated_norm", gated, 8, exactly, false},
     {"delta_rule", delta_ruled, 2, exactly, false},
     {"embed", embedded, static_cast<int>(DType::e8m0), exactly, false},  // every dtype before it

@@ -47,14 +47,17 @@ def test_a_cut_between_any_rows_changes_no_bit() -> None:
         assert np.array_equal(state, end)
 
 
+@pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize(("rows", "channels", "width"), [(1, 16, 4), (9, 70, 4), (3, 33, 2)])
-def test_without_gates_rows_are_convolved_and_activated(rows: int, channels: int, width: int) -> None:
+def test_without_gates_rows_are_convolved_and_activated_unless_plain(
+    rows: int, channels: int, width: int, plain: bool
+) -> None:
     u, taps, state = random(0, rows, channels), random(3, width, channels), random(4, width - 1, channels)
 
-    out, after = Kernels("scalar").short_conv(u, None, None, taps, state)
+    out, after = Kernels("scalar").short_conv(u, None, None, taps, state, plain=plain)
 
     sums, sizes = convolved(*(v.astype(np.float64) for v in (u, np.ones_like(u), taps, state)))
-    wanted = sums / (1 + np.exp(-sums))
+    wanted = sums if plain else sums / (1 + np.exp(-sums))
     # silu's slope is at most 1.1; its exponential, sum, quotient and product round four times, exp by 2 units (math.h)
     assert_within(out, wanted, 1.1 * sizes * UNIT * width + np.abs(wanted) * UNIT * 8)
     assert np.array_equal(after, np.concatenate([state, u])[-(width - 1) :])

@@ -37,6 +37,7 @@ void check_combine(Report&, const Kernels& tier, const Kernels& scalar);
 void check_short_conv(Report&, const Kernels& tier, const Kernels& scalar);
 void check_mamba2(Report&, const Kernels& tier, const Kernels& scalar);
 void check_selective_scan(Report&, const Kernels& tier, const Kernels& scalar);
+void check_rg_lru(Report&, const Kernels& tier, const Kernels& scalar);
 void check_gated_norm(Report&, const Kernels& tier, const Kernels& scalar);
 void check_delta_rule(Report&, const Kernels& tier, const Kernels& scalar);
 void check_sampling(Report&, const Kernels& tier, const Kernels& scalar);
@@ -70,6 +71,7 @@ constexpr struct {
     {"short_conv", check_short_conv},
     {"mamba2", check_mamba2},
     {"selective_scan", check_selective_scan},
+    {"rg_lru", check_rg_lru},
     {"gated_norm", check_gated_norm},
     {"delta_rule", check_delta_rule},
     {"sampling", check_sampling},

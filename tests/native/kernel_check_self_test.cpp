@@ -82,6 +82,13 @@ constexpr struct {
          flip(t.state);
        };
      }},
+    {"rg_lru",
+     [](Kernels& k) {
+       k.rg_lru = [](const RgLruTask& t) {
+         sound->rg_lru(t);
+         flip(t.state);
+       };
+     }},
     {"delta_rule",
      [](Kernels& k) {
        k.delta_rule = [](const DeltaRuleTask& t) {

@@ -67,6 +67,30 @@ Convolved scanned(const Kernels& kernels, const SelectiveScanTask& task, Form fo
   return {out.values(), state};
 }
 
+// The results and states of an RG-LRU of all channels, `cut` rows and at most `columns` channels at a time.
+Convolved moved_by_gates(const Kernels& kernels, const RgLruTask& task, Form form, int64_t cut, int64_t columns) {
+  const int64_t all = task.rows, channels = task.channel_end;
+  std::vector<float> state(task.state, task.state + round_up(channels, kPanel));
+  Rows out(form, all - task.first_output, channels);
+  for (int64_t column = 0; column < channels; column += columns) {
+    for (int64_t row = 0; row < all; row += cut) {
+      RgLruTask part = task;
+      part.x += row * task.x_stride;
+      for (const float** rows : {&part.r, &part.i, &part.y}) *rows += row * task.stride;
+      part.rows = std::min(cut, all - row);
+      part.begins = task.begins && row == 0;
+      part.first_output = std::clamp<int64_t>(task.first_output - row, 0, part.rows);
+      part.out_row = std::max<int64_t>(row - task.first_output, 0);
+      part.channel_begin = column;
+      part.channel_end = std::min(column + columns, channels);
+      part.state = state.data();
+      part.out = out.operand();
+      kernels.rg_lru(part);
+    }
+  }
+  return {out.values(), state};
+}
+
 // A value head's results and state, `cut` rows and `panels` panels at a time.
 Convolved ruled(const Kernels& kernels, const DeltaRuleTask& task, int64_t cut, int64_t panels) {
   const int64_t all = task.rows, columns = panels * kPanel;
@@ -174,7 +198,8 @@ void check_short_conv(Report& report, const Kernels& tier, const Kernels& scalar
                                    0,
                                    channels,
                                    {},
-                                   0};
+                                   0,
+                                   !gated && width == 4};
           const Convolved wanted = convolved(scalar, task, form, rows);
           for (const int64_t cut : {rows, int64_t{1}, int64_t{3}}) {
             const Convolved got = convolved(tier, task, form, cut);
@@ -288,6 +313,43 @@ void check_selective_scan(Report& report, const Kernels& tier, const Kernels& sc
           const Convolved wanted = scanned(scalar, task, form, rows, channels);
           for (const int64_t cut : {rows, int64_t{1}, int64_t{7}}) {
             const Convolved got = scanned(tier, task, form, cut, cut == 7 ? 2 * kPanel : channels);
+            report.same_bits(got.out, wanted.out, "rows");
+            report.same_bits(got.state, wanted.state, "state");
+          }
+        }
+}
+
+void check_rg_lru(Report& report, const Kernels& tier, const Kernels& scalar) {
+  for (const int64_t channels : {16, 40, 67})
+    for (const int64_t rows : {1, 3, 22})
+      for (const bool begins : {false, true})
+        for (const Form form : {Form::f32_rows, Form::bf16_rows, Form::bf16_pairs, Form::f16_rows}) {
+          const int64_t stride = 3 * channels + 5;
+          report.begin(sizes({{"channels", channels}, {"rows", rows}, {"begins", begins}}) +
+                       " form=" + std::to_string(static_cast<int>(form)));
+          Random random(channels + rows);
+          const std::vector<float> x = random.floats(rows * (channels + 1)),
+                                   joint = random.floats(rows * stride, 20.0f);
+          std::vector<float> rate = random.floats(channels, 8.0f), state = random.floats(round_up(channels, kPanel));
+          // From rates whose decays are 0 to those whose decays round to 1.
+          for (int64_t i = 0; i < channels; ++i)
+            rate[i] = -std::ldexp(std::fabs(rate[i]), static_cast<int>(4 - i % 40));
+          RgLruTask task{};
+          task.x = x.data();
+          task.x_stride = channels + 1;
+          task.r = joint.data();
+          task.i = task.r + channels;
+          task.y = task.i + channels;
+          task.stride = stride;
+          task.rows = rows;
+          task.first_output = rows / 3;
+          task.begins = begins;
+          task.channel_end = channels;
+          task.rate = rate.data();
+          task.state = state.data();
+          const Convolved wanted = moved_by_gates(scalar, task, form, rows, channels);
+          for (const int64_t cut : {rows, int64_t{1}, int64_t{7}}) {
+            const Convolved got = moved_by_gates(tier, task, form, cut, cut == 7 ? 2 * kPanel : channels);
             report.same_bits(got.out, wanted.out, "rows");
             report.same_bits(got.state, wanted.state, "state");
           }

@@ -17,6 +17,7 @@
 #include "kernels/ops/rows/rope.h"
 #include "kernels/ops/state/delta_rule.h"
 #include "kernels/ops/state/mamba2.h"
+#include "kernels/ops/state/rg_lru.h"
 #include "kernels/ops/state/selective_scan.h"
 #include "kernels/ops/state/short_conv.h"
 
@@ -49,6 +50,7 @@ constexpr Kernels table_of(const char* tier, bool scales_halves = false) {
   table.short_conv = short_conv;
   table.mamba2 = mamba2;
   table.selective_scan = selective_scan;
+  table.rg_lru = rg_lru;
   table.gated_norm = gated_norm;
   table.delta_gates = delta_gates;
   table.delta_rule = delta_rule;

@@ -1,5 +1,5 @@
 // The short convolution, of each column alone over the last tokens of a sequence: gated (LFM2), or before a recurrence
-// (gated delta rule).
+// (gated delta rule, RG-LRU).
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/ops/gemm/operand.h"
@@ -19,7 +19,9 @@ inline void short_conv_output(const ShortConvTask& t, int64_t row, int64_t colum
   for (int64_t j = 0; j < t.width; ++j)
     sum = fma(load_lanes(t.taps + j * t.channels + column, lanes),
               load_lanes(short_conv_row(t, row - t.width + 1 + j) + column, lanes), sum);
-  const F16 y = t.c ? mul(load_lanes(t.c + row * t.stride + column, lanes), sum) : activate<Activation::silu>(sum);
+  const F16 y = t.plain ? sum
+                : t.c   ? mul(load_lanes(t.c + row * t.stride + column, lanes), sum)
+                        : activate<Activation::silu>(sum);
   store_operand(t.out, t.out_row + row - t.first_output, column, y, lanes);
 }
 

@@ -79,6 +79,9 @@ inline F16 mul(F16 a, F16 b) {
 inline F16 div(F16 a, F16 b) {
   return each_lane([&](int i) { return a.lane[i] / b.lane[i]; });
 }
+inline F16 sqrt(F16 a) {
+  return each_lane([&](int i) { return sqrtf(a.lane[i]); });
+}
 // a * b + c, rounded once.
 inline F16 fma(F16 a, F16 b, F16 c) {
   return each_lane([&](int i) { return fmaf(a.lane[i], b.lane[i], c.lane[i]); });
