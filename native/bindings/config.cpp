@@ -179,6 +179,8 @@ LayerKind layer_of(const py::handle& layer) {
                                mixer.attr("norm_eps").cast<float>(), mixer.attr("out_scale").cast<float>()};
   else if (py::hasattr(mixer, "dt_rank"))
     kind.mixer = scan_of(mixer);
+  else if (py::hasattr(mixer, "gate_heads"))
+    kind.mixer = RgLruKind{size("inner"), size("gate_heads"), size("taps")};
   else if (py::hasattr(mixer, "state_dim"))
     kind.mixer = mamba2_of(mixer);
   else if (py::hasattr(mixer, "key_heads"))

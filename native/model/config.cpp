@@ -62,6 +62,11 @@ StateShape Config::state(size_t layer) const {
             .channels = own->inner,
             .heads = round_up(own->inner, kPanel) / kPanel,  // a head is a panel
             .head_floats = own->state_dim * kPanel};
+  if (const auto* own = layers[layer].mixer_as<RgLruKind>())
+    return {.tail_rows = own->taps - 1,
+            .channels = own->inner,
+            .heads = round_up(own->inner, kPanel) / kPanel,  // a head is a panel
+            .head_floats = kPanel};
   if (const auto* delta = layers[layer].mixer_as<GatedDeltaKind>())
     return {.tail_rows = delta->width - 1,
             .channels = delta->channels(),

@@ -117,6 +117,14 @@ struct SelectiveScanKind {
   bool norm_weights;  // they have weights
 };
 
+// The real-gated linear recurrent unit: RgLru of app/forearm/model/families/recurrences.py.
+struct RgLruKind {
+  int64_t inner, heads;  // channels, and groups of neighbours among them that gates are made of
+  int64_t taps;
+
+  int64_t head_dim() const { return inner / heads; }
+};
+
 // Attention to a window, and to entries that stand for the tokens before: CompressedAttention of
 // app/forearm/model/families/recurrences.py. Config::kv_heads is 1.
 struct CompressedKind {
@@ -201,7 +209,7 @@ struct ExpertsKind {
 
 struct LayerKind {
   std::variant<AttentionKind, ShortConvKind, Mamba2Kind, GatedDeltaKind, LatentKind, LightningKind, SelectiveScanKind,
-               CompressedKind, std::monostate>
+               RgLruKind, CompressedKind, std::monostate>
       mixer;                                    // the last: none
   std::optional<FeedForwardKind> feed_forward;  // of each expert, if there are experts; none: the mixer alone
   std::optional<ExpertsKind> experts = std::nullopt;

@@ -74,6 +74,15 @@ void check_delta(const GatedDeltaKind& delta) {
   in_range("rank of a delta rule's gates", delta.gate_rank, 0, delta.by_channel ? kLargest : 0);
 }
 
+void check_rg_lru(const RgLruKind& own) {
+  in_range("channels of an RG-LRU", own.inner, 1, kLargest);
+  in_range("heads of an RG-LRU", own.heads, 1, own.inner);
+  in_range("taps of an RG-LRU", own.taps, 2, 64);
+  if (own.inner % own.heads != 0)
+    refuse("the channels of an RG-LRU (" + std::to_string(own.inner) + ") are not a multiple of its heads (" +
+           std::to_string(own.heads) + ")");
+}
+
 void check_indexer(const Config& c, const LatentKind& latent, size_t layer) {
   const IndexerKind& own = *latent.indexer;
   in_range("heads of an indexer", own.heads, 1, 4096);
@@ -217,6 +226,7 @@ void check_layers(const Config& c) {
       in_range("width of a short convolution", conv->width, 2, 64);
     if (const auto* mamba = layer.mamba2()) check_mamba2(*mamba);
     if (const auto* delta = layer.mixer_as<GatedDeltaKind>()) check_delta(*delta);
+    if (const auto* own = layer.mixer_as<RgLruKind>()) check_rg_lru(*own);
     if (const auto* own = layer.mixer_as<LightningKind>()) {
       in_range("heads of lightning attention", own->heads, 1, 4096);
       in_range("head_dim of lightning attention", own->head_dim, 1, 4096);

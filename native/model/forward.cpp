@@ -40,6 +40,7 @@ Forward::Forward(const Config& c, const Ranks& ranks, const Weights& weights, co
       mamba2_(weights, states, step_),
       lightning_(weights, states, step_),
       selective_scan_(weights, states, step_),
+      rg_lru_(weights, states, step_),
       gated_delta_(weights, states, step_),
       feed_forward_(weights, step_),
       experts_(weights, step_),
@@ -120,6 +121,7 @@ const Norm* Forward::mix(StepWalk& w, size_t layer, const Norm* add) {
   }
   if (c_.layers[layer].mixer_as<LightningKind>()) return lightning_.mix(w, layer, add);
   if (c_.layers[layer].mixer_as<SelectiveScanKind>()) return selective_scan_.mix(w, layer, add);
+  if (c_.layers[layer].mixer_as<RgLruKind>()) return rg_lru_.mix(w, layer, add);
   if (c_.layers[layer].mixer_as<GatedDeltaKind>()) return gated_delta_.mix(w, layer, add);
   if (c_.layers[layer].mixer_as<LatentKind>()) return latent_attention_.mix(w, layer, add);
   if (c_.layers[layer].mixer_as<CompressedKind>()) return compressed_attention_.mix(w, layer, add);

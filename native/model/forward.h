@@ -16,6 +16,7 @@
 #include "model/mixers/recurrent/gated_delta.h"
 #include "model/mixers/recurrent/lightning.h"
 #include "model/mixers/recurrent/mamba2.h"
+#include "model/mixers/recurrent/rg_lru.h"
 #include "model/mixers/recurrent/selective_scan.h"
 #include "model/mixers/recurrent/short_conv.h"
 #include "model/mixers/side_block.h"
@@ -36,8 +37,8 @@ class Forward {
 
   // Computes a checked batch: writes its keys and values to the KV cache, its states to their slots, and the logits of
   // its logit rows to the scratch. The team enters once and walks all phases, with barriers where data crosses threads:
-  // five a layer, with experts six to eight, with Mamba2 or an embedding of each layer two, with Mamba three or four
-  // more.
+  // five a layer, with experts six to eight, with Mamba2 or an embedding of each layer two, with an RG-LRU one,
+  // with Mamba three or four more.
   void run(const Batch& batch);
   // See Executor.
   void record_inputs() { step_.record_inputs(); }
@@ -65,6 +66,7 @@ class Forward {
   Mamba2 mamba2_;
   Lightning lightning_;
   SelectiveScan selective_scan_;
+  RgLru rg_lru_;
   GatedDelta gated_delta_;
   FeedForward feed_forward_;
   Experts experts_;

@@ -130,6 +130,14 @@ struct SelectiveScanColumns {
         end(c + round_up(kind.state_dim, kPanel)) {}
 };
 
+// The columns of an RG-LRU's matrices, side by side: x at 0, whose place its gates take when x has been convolved, y,
+// and the gates of the recurrence.
+struct RgLruColumns {
+  int64_t y, recurrence, end;
+
+  explicit RgLruColumns(const RgLruKind& kind) : y(round_up(kind.inner, kPanel)), recurrence(2 * y), end(3 * y) {}
+};
+
 // The columns of latent attention's joint matrix: the queries or their latent, then the keys' latent with the rotated
 // key, then the gates, if there are any: one of each head, or of each number of its value.
 struct LatentColumns {

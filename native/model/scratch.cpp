@@ -78,6 +78,7 @@ int64_t mixer_columns(const Config& c) {
     if (const auto* delta = layer.mixer_as<GatedDeltaKind>()) most = std::max(most, DeltaColumns(*delta).end);
     if (const auto* own = layer.mixer_as<LightningKind>()) most = std::max(most, LightningColumns(*own).end);
     if (const auto* own = layer.mixer_as<SelectiveScanKind>()) most = std::max(most, SelectiveScanColumns(*own).end);
+    if (const auto* own = layer.mixer_as<RgLruKind>()) most = std::max(most, RgLruColumns(*own).end);
     if (layer.mixer_as<ShortConvKind>()) most = std::max(most, ShortConvColumns(c).end);
     if (const auto* latent = layer.mixer_as<LatentKind>()) most = std::max(most, LatentColumns(*latent, c).end);
     if (const auto* own = layer.mixer_as<CompressedKind>())
@@ -100,6 +101,7 @@ int64_t recurrence_channels(const Config& c) {
   for (const LayerKind& layer : c.layers) {
     if (const auto* mamba = layer.mamba2()) most = std::max(most, mamba->channels());
     if (const auto* own = layer.mixer_as<SelectiveScanKind>()) most = std::max(most, own->inner);
+    if (const auto* own = layer.mixer_as<RgLruKind>()) most = std::max(most, own->inner);
   }
   return most;
 }

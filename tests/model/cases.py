@@ -381,6 +381,17 @@ CASES: list[Case] = [
         "num_hidden_layers": 3, "num_heads": 12, "head_dim": 12, "n_groups": 3, "state_size": 20, "chunk_size": 16,
         "use_bias": True, "tie_word_embeddings": True,
     }),
+    # an RG-LRU beside attention to a window: last and first, heads of channels that end inside panels or not
+    Case("recurrent-gemma", "RecurrentGemmaConfig", {
+        "num_hidden_layers": 5, "num_key_value_heads": 1, "attention_window_size": 16,
+    }, seed=6),
+    Case("recurrent-gemma-wider", "RecurrentGemmaConfig", {
+        "num_hidden_layers": 4, "block_types": ["attention", "recurrent", "recurrent"], "lru_width": 96,
+        "attention_window_size": 40, "conv1d_width": 3, "attention_bias": True, "logits_soft_cap": 12.0,
+        "tie_word_embeddings": False, "rope_parameters": {
+            "rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 1.0,
+        },
+    }),
     # latent attention: with and without a latent of queries, groups of experts, yarn with mscale
     Case("deepseek-v2-lite", "DeepseekV2Config", {
         **_LATENT, "q_lora_rank": None, "n_routed_experts": 9, "num_experts_per_tok": 3, "n_shared_experts": 2,

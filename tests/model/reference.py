@@ -32,7 +32,14 @@ from tests.model.reference_sums import (
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.shards import Files, Mapping, widened
 from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, Layer, ModelConfig
-from forearm.model.families.recurrences import CompressedAttention, GatedDelta, Lightning, SelectiveScan, ShortConv
+from forearm.model.families.recurrences import (
+    CompressedAttention,
+    GatedDelta,
+    Lightning,
+    RgLru,
+    SelectiveScan,
+    ShortConv,
+)
 from forearm.model.pooling.adapters import AdaptedTensor
 
 Kept = dict[int, tuple[Array, Array]]  # the keys and values of each layer
@@ -94,7 +101,7 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
         normed = norm(config, own, "input_norm", x + beside, rounding)
         x = normed if config.norm_residual == "all" or (config.norm_residual == "first" and i == 0) else x
         y, before = np.zeros_like(x), x
-        if isinstance(layer.mixer, ShortConv | SelectiveScan | Lightning):
+        if isinstance(layer.mixer, ShortConv | SelectiveScan | RgLru | Lightning):
             y = RECURRENT[type(layer.mixer)](layer.mixer, own, normed, rounding)
         elif isinstance(layer.mixer, GatedDelta):
             y = gated_delta(layer.mixer, own, normed, rounding, config.norm_eps)

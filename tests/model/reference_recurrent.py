@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from tests.model.reference_sums import Array, Rounding, activated, linear, sigmoid
 
-from forearm.model.families.recurrences import GatedDelta, Lightning, Mamba2, SelectiveScan, ShortConv
+from forearm.model.families.recurrences import GatedDelta, Lightning, Mamba2, RgLru, SelectiveScan, ShortConv
 
 
 def short_conv(own: ShortConv, w: dict[str, Array], x: Array, e: Rounding) -> Array:
@@ -83,6 +83,28 @@ def selective_scan(own: SelectiveScan, w: dict[str, Array], x: Array, e: Roundin
     return linear(rows, w["scan_out"], w.get("scan_out.bias"), e)
 
 
+def rg_lru(own: RgLru, w: dict[str, Array], x: Array, e: Rounding) -> Array:
+    """A number of each channel, token by token; its gates are made by a matrix for each head of channels."""
+    u, y = (linear(x, w[f"lru_{name}"], w[f"lru_{name}.bias"], e) for name in "xy")
+    u = convolved(own.taps, w, u, e)
+
+    def gate(name: str) -> Array:
+        heads = (np.split(v, own.gate_heads, axis) for v, axis in ((u, 1), (w[name], 0), (w[f"{name}.bias"], 0)))
+        logits = [linear(part, matrix, bias, e) for part, matrix, bias in zip(*heads, strict=True)]
+        return e.around(sigmoid(np.concatenate(logits, axis=1)), e.sums, 8)
+
+    exponent = -e.around(8 * np.logaddexp(0, w["lru_rate"]) * gate("lru_recurrence_gate"), e.sums, 4)
+    decay, square = (e.around(np.exp(factor * exponent), e.sums, 4) for factor in (1, 2))
+    root = np.sqrt(np.maximum(1 - square, 0))  # as transformers subtracts; few digits are left where decay is near 1
+    root[0] = 1
+    added = e.around(root * gate("lru_input_gate") * u, e.sums, 4)
+    state, rows = np.zeros(own.inner), np.empty_like(u)
+    for t in range(len(x)):
+        state = rows[t] = e.around(decay[t] * state + added[t], e.sums, 2)
+    rows = e.around(rows * activated("gelu_tanh", y), e.sums, 8)
+    return linear(rows, w["lru_out"], w["lru_out.bias"], e)
+
+
 def gated_delta(own: GatedDelta, w: dict[str, Array], x: Array, e: Rounding, eps: float) -> Array:
     """The recurrence as it is defined, token by token, of all value heads."""
     u = np.concatenate([linear(x, w[f"delta_{name}"], None, e) for name in "qkv"], axis=1)
@@ -137,5 +159,5 @@ def lightning(own: Lightning, w: dict[str, Array], x: Array, e: Rounding) -> Arr
 
 
 RECURRENT: dict[type, Callable[..., Array]] = {
-    ShortConv: short_conv, SelectiveScan: selective_scan, Lightning: lightning
+    ShortConv: short_conv, SelectiveScan: selective_scan, RgLru: rg_lru, Lightning: lightning
 }  # fmt: skip

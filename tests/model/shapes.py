@@ -25,6 +25,7 @@ from forearm.model.families.recurrences import (
     Indexer,
     Lightning,
     Mamba2,
+    RgLru,
     SelectiveScan,
     ShortConv,
 )
@@ -182,6 +183,17 @@ SHAPES = {
             Layer(Attention(None), Experts(40, count=12, active=3)),
             Layer(SelectiveScan(96, 16, 40, 3, conv_bias=False, bias=True, norm_eps=1e-5), None),
             Layer(SelectiveScan(144, 16, 5, 4), None),
+        ),
+    ),
+    "rg-lru": replace(
+        LLAMA,
+        norm_plus_one=True,
+        o_bias=True,
+        logits_softcap=30.0,
+        layers=(
+            Layer(RgLru(150, 6, 4), FeedForward(100, "gelu_tanh", bias=True)),  # heads of 25 channels end inside panels
+            Layer(Attention(0, window=20), FeedForward(88, "gelu_tanh", bias=True)),
+            Layer(RgLru(96, 2, 3), FeedForward(100, "gelu_tanh", bias=True)),
         ),
     ),
     "two mixers and one half": replace(

@@ -19,6 +19,7 @@ from forearm.model.families.recurrences import (
     GatedDelta,
     Lightning,
     Mamba2,
+    RgLru,
     SelectiveScan,
     ShortConv,
 )
@@ -126,6 +127,10 @@ class Weights:
             self.vector(prefix + "gate_norm", mixer.value_dim, 1.0)
         elif isinstance(mixer, SelectiveScan):
             self.scan(prefix, mixer)
+        elif isinstance(mixer, RgLru):
+            self.vector(prefix + "conv", mixer.taps * mixer.inner, 0.0)
+            self.vector(prefix + "conv.bias", mixer.inner, 0.0)
+            self.vector(prefix + "lru_rate", mixer.inner, -3.0)
         elif isinstance(mixer, Lightning):
             self.vector(prefix + "gate_norm", mixer.inner, 1.0)
         elif isinstance(mixer, LatentAttention):
@@ -273,6 +278,7 @@ KINDS += [
         "mamba2",
         "beside the residual",
         "selective scan",
+        "rg-lru",
         *DELTA,
         "latent",
         *OTHERS,

@@ -22,7 +22,14 @@ from forearm.engine.speculation.speculation import Speculation
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.families.config import Layer, ModelConfig
-from forearm.model.families.recurrences import CompressedAttention, GatedDelta, Lightning, SelectiveScan, ShortConv
+from forearm.model.families.recurrences import (
+    CompressedAttention,
+    GatedDelta,
+    Lightning,
+    RgLru,
+    SelectiveScan,
+    ShortConv,
+)
 
 BOX = Memory(1 << 33, 1 << 33, "a box")
 SEEDS = range(6)
@@ -38,6 +45,7 @@ SEEDS = range(6)
         "mamba2",
         "falcon_mamba",
         "jamba",
+        "recurrent_gemma",
         "zamba2",
         "qwen3_next",
         "qwen3_5_text",
@@ -270,6 +278,8 @@ def state_floats(layer: Layer, config: ModelConfig) -> int:
         return (delta.taps - 1) * delta.channels + delta.value_heads * (delta.key_dim + 1) * delta.value_dim
     if isinstance(layer.mixer, SelectiveScan):
         return (layer.mixer.taps - 1 + layer.mixer.state_dim) * layer.mixer.inner
+    if isinstance(layer.mixer, RgLru):
+        return layer.mixer.taps * layer.mixer.inner
     if isinstance(layer.mixer, Lightning):
         return layer.mixer.heads * (layer.mixer.head_dim + 1) * layer.mixer.head_dim
     own = layer.mamba2

@@ -63,7 +63,7 @@ def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         if sharing[0].transposed:
             rows, k = found[name]
             experts = sharing[-1].at // sharing[-1].shape[0] + 1  # their matrices follow each other
-            found[name] = (experts, k, rows // experts) if ".experts." in name else (k, rows)
+            found[name] = (experts, k, rows // experts) if experts > 1 else (k, rows)
     return found
 
 

@@ -38,9 +38,9 @@ void each_head(StepWalk& w, Step& step, const Matrix& matrix, const Piece& piece
   ++w.phase;
 }
 
-// out = in W^T of some columns of a head's matrix; in: `rows` rows of floats.
+// out = in W^T + bias of some columns of a head's matrix; in: `rows` rows of floats; bias: the head's, or null.
 inline void multiply_head(int member, const Step& step, const Matrix& matrix, int64_t head, Range columns,
-                          const Operand& in, int64_t rows, const Operand& out) {
+                          const Operand& in, int64_t rows, const Operand& out, const float* bias = nullptr) {
   GemmTask task{};
   task.a = step.scratch.by_head.own[static_cast<size_t>(member)].operand(matrix);
   step.kernel.quantize({static_cast<const float*>(in.data), in.stride, 0, rows, matrix.k, nullptr, task.a});
@@ -48,6 +48,7 @@ inline void multiply_head(int member, const Step& step, const Matrix& matrix, in
   task.w = matrix.weights(head);
   task.n_begin = columns.begin;
   task.n_end = columns.end;
+  task.bias = bias;
   task.epilogue = Epilogue::store;
   task.scale = 1.0f;
   task.out = out;

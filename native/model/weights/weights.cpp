@@ -1,7 +1,6 @@
 #include "model/weights/weights.h"
 
 #include <cmath>
-#include <numbers>
 #include <stdexcept>
 
 namespace forearm {
@@ -66,6 +65,7 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
     if (const auto* delta = c.layers[i].mixer_as<GatedDeltaKind>()) declare_delta(i, *delta);
     if (const auto* own = c.layers[i].mixer_as<LightningKind>()) declare_lightning(i, *own);
     if (const auto* own = c.layers[i].mixer_as<SelectiveScanKind>()) declare_scan(i, *own);
+    if (const auto* own = c.layers[i].mixer_as<RgLruKind>()) declare_rg_lru(i, *own);
   }
   if (c.distance_embeddings()) {
     declare_norm(c, "distance_norm", distance_norm_, c.hidden, c.layer_norm && c.norm_bias);
@@ -202,52 +202,6 @@ void Weights::declare_compressed(const Config& c, size_t layer, const Compressed
   };
   if (kind.ratio) entries("entry", false, c.head_dim, norms.entry);
   if (kind.chosen) entries("index", true, kind.index_dim, norms.index);
-}
-
-void Weights::declare_convolution(size_t layer, int64_t width, int64_t channels, bool bias) {
-  const std::string name = "layers." + std::to_string(layer) + ".conv";
-  const int64_t taps = width * channels;
-  declare_vector(name, convolutions_[layer].taps, taps, {.rows = taps, .panels = {}, .width = width});
-  if (bias) declare_vector(name + ".bias", convolutions_[layer].bias, channels, {channels, {}});
-}
-
-void Weights::declare_mamba2(size_t layer, const Mamba2Kind& kind) {
-  declare_convolution(layer, kind.taps, kind.channels(), kind.conv_bias);
-  const std::string prefix = "layers." + std::to_string(layer) + ".";
-  Recurrence& own = recurrences_[layer];
-  declare_vector(prefix + "dt_bias", own.dt_bias, kind.heads, {kind.heads, {}});
-  declare_vector(prefix + "a_log", own.a_log, kind.heads, {kind.heads, {}});
-  declare_vector(prefix + "d", own.d, kind.heads, {kind.heads, {}});
-  if (kind.norm) declare_vector(prefix + "gate_norm", own.norm, kind.inner(), {kind.inner(), {}});
-}
-
-void Weights::declare_delta(size_t layer, const GatedDeltaKind& kind) {
-  declare_convolution(layer, kind.width, kind.channels(), false);
-  const std::string prefix = "layers." + std::to_string(layer) + ".";
-  Recurrence& own = recurrences_[layer];
-  const int64_t decays = kind.value_heads * kind.decays();
-  declare_vector(prefix + "dt_bias", own.dt_bias, decays, {decays, {}});
-  declare_vector(prefix + "a_log", own.a_log, kind.value_heads, {kind.value_heads, {}});
-  declare_vector(prefix + "gate_norm", own.norm, kind.value_dim, {kind.value_dim, {}});
-}
-
-void Weights::declare_lightning(size_t layer, const LightningKind& kind) {
-  Recurrence& own = recurrences_[layer];
-  for (const float slope : kind.slopes) own.a_log.push_back(std::log(slope));
-  own.d.resize(kind.slopes.size());
-  declare_vector("layers." + std::to_string(layer) + ".gate_norm", own.norm, kind.inner(), {kind.inner(), {}});
-}
-
-void Weights::declare_scan(size_t layer, const SelectiveScanKind& kind) {
-  declare_convolution(layer, kind.taps, kind.inner, kind.conv_bias);
-  const std::string prefix = "layers." + std::to_string(layer) + ".";
-  Recurrence& own = recurrences_[layer];
-  const int64_t norms = kind.dt_rank + 2 * kind.state_dim, rows = kind.inner * kind.state_dim;
-  declare_vector(prefix + "a_log", own.a_log, round_up(kind.inner, kPanel) * kind.state_dim,
-                 {.rows = rows, .panels = {}, .width = kind.state_dim, .lanes = kPanel});
-  vectors_.at(prefix + "a_log").decays = true;
-  declare_vector(prefix + "d", own.d, kind.inner, {kind.inner, {}});
-  if (kind.norm_weights) declare_vector(prefix + "scan_norm", own.norm, norms, {norms, {}});
 }
 
 void Weights::declare_norm(const Config& c, const std::string& name, Norm& norm, int64_t n, bool with_bias) {
@@ -392,8 +346,7 @@ void Weights::load_vector(const std::string& name, const float* data, int64_t n,
       throw std::invalid_argument("'" + name + "' has the value " + std::to_string(data[i]) +
                                   "; each must be a whole number from 0 to " + std::to_string(part.below - 1));
   for (int64_t i = 0; i < n; ++i) {
-    const float value =
-        part.decays ? static_cast<float>(-std::numbers::log2e * std::exp(double{data[i]})) : data[i] + part.plus;
+    const float value = part.kept ? static_cast<float>(part.kept(data[i])) : data[i] + part.plus;
     (*part.values)[static_cast<size_t>(part.place.column(row + i))] = value;
   }
   std::fill_n(part.loaded.begin() + row, n, true);

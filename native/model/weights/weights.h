@@ -52,6 +52,7 @@ struct Recurrence {
   std::vector<float> dt_bias, a_log, d;  // [heads]; d of Mamba2 and, zeros, lightning attention alone
   std::vector<float> norm;
   // Of a selective scan a_log is SelectiveScanTask's a, d [channels], and norm the weights of dt's latent, b and c.
+  // Of an RG-LRU a_log is RgLruTask's rate, [inner].
 };
 
 // The vectors of a layer's alternating updates; small matrices are [rows][streams], one row after the other.
@@ -156,10 +157,10 @@ class Weights {
   struct VectorValues {
     std::vector<float>* values;
     Place place;
-    float plus;                // added to each value: 1 if the family stores norms minus one
-    std::vector<bool> loaded;  // by row
-    int64_t below = 0;         // values are whole numbers from 0 to below - 1; 0: any
-    bool decays = false;       // kept are -log2(e) * exp(value)
+    float plus;                        // added to each value: 1 if the family stores norms minus one
+    std::vector<bool> loaded;          // by row
+    int64_t below = 0;                 // values are whole numbers from 0 to below - 1; 0: any
+    double (*kept)(double) = nullptr;  // what is kept of a value; null: itself, and plus
   };
 
   MatrixRows& rows_for(const std::string& name, int64_t row, int64_t rows, int64_t k);
@@ -177,6 +178,7 @@ class Weights {
   void declare_delta(size_t layer, const GatedDeltaKind& kind);
   void declare_lightning(size_t layer, const LightningKind& kind);
   void declare_scan(size_t layer, const SelectiveScanKind& kind);
+  void declare_rg_lru(size_t layer, const RgLruKind& kind);
   void declare_norm(const Config& config, const std::string& name, Norm& norm, int64_t n, bool with_bias);
   void declare_vector(const std::string& name, std::vector<float>& values, int64_t padded, Place place);
   void place_matrices();

@@ -34,6 +34,16 @@ def _three_of_four(layers: int) -> list[str]:
 
 _ZAMBA_CALLS = [6, *range(11, 78, 6)]  # layers with a call of a shared block
 
+_RECURRENT_GEMMA: dict[str, Any] = {
+    "architectures": ["RecurrentGemmaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+    "attention_window_size": 2048, "block_types": ["recurrent", "recurrent", "attention"], "bos_token_id": 2,
+    "conv1d_width": 4, "embeddings_scale_by_sqrt_dim": True, "eos_token_id": 1,
+    "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "logits_soft_cap": 30.0,
+    "model_type": "recurrent_gemma", "num_key_value_heads": 1, "pad_token_id": 0, "partial_rotary_factor": 0.5,
+    "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "torch_dtype": "bfloat16", "use_cache": True, "vocab_size": 256000,
+    "w_init_variance_scale": 0.01,
+}  # fmt: skip
+
 HYBRID: dict[str, dict[str, Any]] = {
     "LFM3-1.7B": {
         "architectures": ["Lfm3ForCausalLM"], "attention_bias": False, "bos_token_id": 124894, "conv_L_cache": 7,
@@ -239,6 +249,14 @@ HYBRID: dict[str, dict[str, Any]] = {
         "output_router_logits": False, "pad_token_id": 0, "rms_norm_eps": 1e-06, "router_aux_loss_coef": 0.001,
         "sliding_window": None, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
         "transformers_version": "4.40.0.dev0", "use_cache": True, "use_mamba_kernels": True, "vocab_size": 65536,
+    },
+    "recurrentgemma-2b": {
+        **_RECURRENT_GEMMA, "hidden_size": 2560, "intermediate_size": 15360, "lru_width": 2560,
+        "num_attention_heads": 10, "num_hidden_layers": 26,
+    },
+    "recurrentgemma-9b": {
+        **_RECURRENT_GEMMA, "hidden_size": 4096, "intermediate_size": 24576, "lru_width": 4096,
+        "num_attention_heads": 16, "num_hidden_layers": 38,
     },
     "Zamba2-7B": {
         "adapter_rank": 128, "add_bias_linear": False, "architectures": ["Zamba2ForCausalLM"], "attention_dropout": 0.0,

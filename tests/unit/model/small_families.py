@@ -20,6 +20,7 @@ from forearm.model.checkpoint.vector_names import VECTORS
 from forearm.model.families.config import Experts, ModelConfig
 from forearm.model.families.encoders.encoders import ENCODERS
 from forearm.model.families.families import read_config
+from forearm.model.families.recurrences import RgLru
 from forearm.model.pooling.plan import PoolingAsked
 from forearm.model.pooling.pooling import pooling_plan
 
@@ -136,6 +137,10 @@ SMALL: dict[str, dict[str, Any]] = {
     "jamba": {
         "model_type": "jamba", "architectures": ["JambaForCausalLM"], "mamba_d_state": 12, "mamba_d_conv": 4,
         "mamba_dt_rank": 5, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 4, "num_experts_per_tok": 2,
+    },
+    "recurrent_gemma": {
+        "model_type": "recurrent_gemma", "architectures": ["RecurrentGemmaForCausalLM"], "lru_width": 48,
+        "attention_window_size": 8, "block_types": ["recurrent", "attention"], "num_key_value_heads": 1,
     },
     "zamba2": {
         "model_type": "zamba2", "architectures": ["Zamba2ForCausalLM"], "num_hidden_layers": 3, "n_mamba_heads": 4,
@@ -258,6 +263,9 @@ def _rows(stored: tuple[int, ...], config: ModelConfig, part: TensorPart) -> int
 
 
 def _experts(config: ModelConfig, part: TensorPart) -> int:
+    mixer = config.layers[part.layer or 0].mixer
+    if isinstance(mixer, RgLru):
+        return mixer.gate_heads
     own = config.layers[part.layer or 0].feed_forward
     return own.count if isinstance(own, Experts) and ".experts." in part.name else 1
 

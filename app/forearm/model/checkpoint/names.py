@@ -15,6 +15,7 @@ from forearm.model.checkpoint.vector_names import VECTORS, layer_name, norm_vect
 from forearm.model.families.config import Experts, LatentAttention, ModelConfig
 from forearm.model.families.delta import as_computed
 from forearm.model.families.matrices import MatrixPart, MatrixSpec, matrices
+from forearm.model.families.recurrences import RgLru
 
 # Prefixes of a model's tensors: a causal model, multimodal ones (transformers 5, then 4), encoders, a bare model.
 _PREFIXES = (
@@ -192,6 +193,9 @@ def _heads(config: ModelConfig, spec: MatrixSpec, prefix: str) -> Iterator[Tenso
     """
     part, layer = spec.parts[0], int(spec.name.split(".")[1])
     own = config.layers[layer].mixer
+    if isinstance(own, RgLru):
+        yield from _gates(spec, f"{prefix}{_stored(config, part)}")
+        return
     assert isinstance(own, LatentAttention)
     module, _, place = _stored(config, part).partition("[")
     tensor = f"{prefix}{module}.weight"
@@ -201,6 +205,15 @@ def _heads(config: ModelConfig, spec: MatrixSpec, prefix: str) -> Iterator[Tenso
     for head in range(0 if place else config.heads):
         first, at, of_rows = head * a_head + (0 if keys else own.plain), head * part.rows, config.heads * a_head
         yield TensorPart(part.name, tensor, shape, first, at, of_rows, spec.name, turned=keys)
+
+
+def _gates(spec: MatrixSpec, name: str) -> Iterator[TensorPart]:
+    """Yield each head's rows of a gate of an RG-LRU, whose weight is [heads, k, rows], and their biases."""
+    part = spec.parts[0]
+    for row in range(0, spec.experts * part.rows, part.rows):
+        shape = (part.rows, spec.k)
+        yield TensorPart(part.name, f"{name}_weight", shape, row, row, matrix=spec.name, transposed=True)
+        yield TensorPart(f"{part.name}.bias", f"{name}_bias", shape[:1], row, row)
 
 
 def _fused_experts(config: ModelConfig, prefix: str, stored: Collection[str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from forearm.model.families.recurrences import (
     GatedDelta,
     Lightning,
     Mamba2,
+    RgLru,
     SelectiveScan,
     ShortConv,
 )
@@ -98,6 +99,11 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
             yield from _recurrence(layer, at, names, names["mamba"], _mamba2(mamba2))
         if isinstance(mixer, SelectiveScan):
             yield from _scan(layer, at, names, mixer)
+        if isinstance(mixer, RgLru):
+            conv = f"{at}.temporal_block.conv_1d"
+            yield TensorPart(f"{layer}.conv", f"{conv}.weight", (mixer.inner * mixer.taps,))
+            yield TensorPart(f"{layer}.conv.bias", f"{conv}.bias", (mixer.inner,))
+            yield TensorPart(f"{layer}.lru_rate", f"{at}.temporal_block.rg_lru.recurrent_param", (mixer.inner,))
         if isinstance(mixer, Lightning):
             yield from norm_vectors(f"{layer}.gate_norm", f"{at}.self_attn.norm", mixer.inner, False)
         if isinstance(mixer, GatedDelta):

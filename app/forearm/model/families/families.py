@@ -35,7 +35,7 @@ from forearm.model.families.encoders.encoders import ENCODERS, modernbert_decode
 from forearm.model.families.indexed import hy_v4, minimax_m3
 from forearm.model.families.keys import Keys, read_json, text_part
 from forearm.model.families.own_code.families import OWN_CODE
-from forearm.model.families.recurrent import mamba2, selective_scan, zamba
+from forearm.model.families.recurrent import mamba2, recurrent_gemma, selective_scan, zamba
 from forearm.model.families.rope import check_rope, with_rope
 from forearm.model.generation import eos_ids, generation_keys
 
@@ -178,6 +178,7 @@ FAMILIES: dict[str, Family] = {
     "mamba": selective_scan.mamba,
     "falcon_mamba": selective_scan.falcon_mamba,
     "jamba": selective_scan.jamba,
+    "recurrent_gemma": recurrent_gemma.recurrent_gemma,
     "qwen3_next": hybrid.qwen3_next,
     "qwen3_5_text": hybrid.qwen3_5,
     "qwen3_5_moe_text": hybrid.qwen3_5_moe,
@@ -280,8 +281,7 @@ FAMILIES: dict[str, Family] = {
     "glm_ocr": post_norm.glm_ocr,
     "glmga": post_norm.glm4v,
     "got_ocr2": llama_like.qwen2,
-    "granite_speech": llama_like.granite,
-    "granite_speech_plus": llama_like.granite,
+    **dict.fromkeys(("granite_speech", "granite_speech_plus"), llama_like.granite),
     "idefics2": llama_like.mistral,
     "kimi_k25": latent.deepseek_v3,
     "deepseek_ocr2": latent.deepseek_ocr2,

@@ -84,7 +84,7 @@ def _gemma(inputs: FamilyInputs, **differs: Any) -> ModelConfig:
         "norm_plus_one": True,
         "act": activation(keys, "hidden_activation", "gelu_pytorch_tanh"),
         "attention_scale": keys.positive("query_pre_attn_scalar") ** -0.5,
-        "embedding_scale": _rounded(math.sqrt(keys.integer("hidden_size")), inputs),
+        "embedding_scale": rounded_scale(math.sqrt(keys.integer("hidden_size")), inputs),
         "qkv_bias": bias,
         "o_bias": bias,
         "names": {"pre_mlp_norm": "pre_feedforward_layernorm", "post_mlp_norm": "post_feedforward_layernorm"},
@@ -92,8 +92,8 @@ def _gemma(inputs: FamilyInputs, **differs: Any) -> ModelConfig:
     return decoder(inputs, **common | differs)
 
 
-def _rounded(value: float, inputs: FamilyInputs) -> float:
-    """Round to the weights' dtype, as Gemma rounds its scale of embeddings: sqrt(3072) is 55.5 in bfloat16."""
+def rounded_scale(value: float, inputs: FamilyInputs) -> float:
+    """Return a scale rounded to the weights' dtype, as Gemma rounds that of embeddings: sqrt(3072) is 55.5."""
     dtype = inputs.weight_dtype or inputs.checkpoint_dtype
     if dtype == "float16":
         return float(np.float16(value))
@@ -134,13 +134,13 @@ def gemma3n(inputs: FamilyInputs) -> ModelConfig:
         qk_norm="head",
         v_norm=True,
         per_layer=width,
-        per_layer_scale=_rounded(math.sqrt(width), inputs),
+        per_layer_scale=rounded_scale(math.sqrt(width), inputs),
         per_layer_vocab=vocab,
         alt_up=AltUp(streams, rank, keys.flag("altup_correct_scale", True)),
         qkv_bias=bias,
         o_bias=bias,
         attention_scale=1.0,
-        embedding_scale=_rounded(math.sqrt(keys.integer("hidden_size")), inputs),
+        embedding_scale=rounded_scale(math.sqrt(keys.integer("hidden_size")), inputs),
         logits_softcap=keys.optional_number("final_logit_softcapping", 30.0) or 0.0,
         names={"pre_mlp_norm": "pre_feedforward_layernorm", "post_mlp_norm": "post_feedforward_layernorm"},
     )
@@ -214,11 +214,11 @@ def gemma4(inputs: FamilyInputs) -> ModelConfig:
         v_norm=True,
         layer_scalar=True,
         per_layer=per_layer,
-        per_layer_scale=_rounded(math.sqrt(per_layer), inputs),
+        per_layer_scale=rounded_scale(math.sqrt(per_layer), inputs),
         qkv_bias=bias,
         o_bias=bias,
         attention_scale=1.0,
-        embedding_scale=_rounded(math.sqrt(keys.integer("hidden_size")), inputs),
+        embedding_scale=rounded_scale(math.sqrt(keys.integer("hidden_size")), inputs),
         logits_softcap=keys.optional_number("final_logit_softcapping") or 0.0,
         names=_NAMES,
     )

@@ -13,7 +13,7 @@ from typing import Literal
 
 from forearm.config.number_formats import WeightFormat
 from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, Mixer, ModelConfig
-from forearm.model.families.recurrences import CompressedAttention, Lightning, Mamba2, SelectiveScan, ShortConv
+from forearm.model.families.recurrences import CompressedAttention, Lightning, Mamba2, RgLru, SelectiveScan, ShortConv
 
 # embedding, table: rows are looked up; a tied head multiplies with the embedding. head: gives the logits.
 # *_in: multiplied with the normed residual. mixer_inner: multiplied with rows that the mixer has made of these.
@@ -204,6 +204,8 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str, aside: bool = False) -> 
         yield _single(f"{at}mamba_out", "mamba.out_proj", width, own.inner, "mixer_out", own.bias)
     elif isinstance(own, SelectiveScan):
         yield from _scan(config, own, at)
+    elif isinstance(own, RgLru):
+        yield from _rg_lru(config, own, at)
     else:
         key, value, rank = own.key_heads * own.key_dim, own.value_heads * own.value_dim, own.gate_rank
         of = "_latent" if rank else ""  # gates of channels are made of latents
@@ -226,6 +228,17 @@ def _scan(config: ModelConfig, own: SelectiveScan, at: str) -> Iterator[MatrixSp
     yield MatrixSpec(f"{at}scan_select", select, own.inner, "mixer_inner")
     yield _single(f"{at}scan_dt", "mamba.dt_proj", own.inner, own.dt_rank, "mixer_inner", bias=True)
     yield _single(f"{at}scan_out", "mamba.out_proj", width, own.inner, "mixer_out", own.bias)
+
+
+def _rg_lru(config: ModelConfig, own: RgLru, at: str) -> Iterator[MatrixSpec]:
+    """Yield the matrices of an RG-LRU, which all have biases; of the gates each head has one."""
+    joint = tuple(MatrixPart(f"{at}lru_{name}", f"temporal_block.linear_{name}", own.inner) for name in "xy")
+    yield MatrixSpec(f"{at}lru_in", joint, config.hidden, "mixer_in", bias=True)
+    heads, width = own.gate_heads, own.inner // own.gate_heads
+    for name, stored in (("input_gate", "input_gate"), ("recurrence_gate", "recurrent_gate")):
+        part = MatrixPart(f"{at}lru_{name}", f"temporal_block.rg_lru.{stored}", width)
+        yield MatrixSpec(part.name, (part,), width, "mixer_heads", bias=True, experts=heads, active=heads)
+    yield _single(f"{at}lru_out", "temporal_block.linear_out", config.hidden, own.inner, "mixer_out", bias=True)
 
 
 def _latent(config: ModelConfig, own: LatentAttention, at: str) -> Iterator[MatrixSpec]:

@@ -71,6 +71,23 @@ class SelectiveScan:
 
 
 @dataclass(frozen=True)
+class RgLru:
+    """A mixer: the real-gated linear recurrent unit (De et al. 2024, arXiv:2402.19427; RecurrentGemma).
+
+    x and y are linear functions of a token; x goes through a convolution. Each of `inner` channels has two gates, r and
+    i, linear functions of x in the channels of its head, of which there are gate_heads. A channel's state, a number, is
+    multiplied with a = exp(-8 * softplus(rate) * sigmoid(r)), sqrt(1 - a^2) * sigmoid(i) * x is added (without the root
+    by a sequence's first token), and the result is a function of state * gelu(y).
+
+    taps: of the convolution; the last taps - 1 tokens are state too.
+    """
+
+    inner: int
+    gate_heads: int
+    taps: int
+
+
+@dataclass(frozen=True)
 class GatedDelta:
     """A mixer: the gated delta rule (Qwen3-Next, Qwen3.5, Kimi Linear; Yang et al. 2024, arXiv:2412.06464).
 
@@ -254,7 +271,7 @@ class HyperConnections:
         return (2 + self.streams if self.rounds else 2) * self.streams
 
 
-Recurrent = ShortConv | Mamba2 | SelectiveScan | GatedDelta | Lightning
+Recurrent = ShortConv | Mamba2 | SelectiveScan | RgLru | GatedDelta | Lightning
 
 
 def keeps_state(mixer: object) -> bool:
