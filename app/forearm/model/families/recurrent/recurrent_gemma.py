@@ -22,7 +22,7 @@ _OF_TRAINING = ("_block_types", "final_w_init_variance_scale", "w_init_variance_
 
 
 def recurrent_gemma(inputs: FamilyInputs) -> ModelConfig:
-    """RecurrentGemma 2B and 9B: RG-LRUs, every third layer attends to a window; no context is said: 131072 here.
+    """RecurrentGemma 2B and 9B: RG-LRUs and local attention; the files bound no context, so it is 131072 here.
 
     Norms of 1 + weight, biases of most matrices, half of each head rotated. The scale of embeddings is rounded to
     bfloat16, whatever the weights are. Source: Botev et al. 2024, arXiv:2404.07839.
