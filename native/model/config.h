@@ -119,8 +119,7 @@ struct SelectiveScanKind {
 
 // The real-gated linear recurrent unit: RgLru of app/forearm/model/families/recurrences.py.
 struct RgLruKind {
-  int64_t inner, heads;  // channels, and groups of neighbours among them that gates are made of
-  int64_t taps;
+  int64_t inner, heads, taps;  // channels, and groups of neighbours among them that gates are made of
 
   int64_t head_dim() const { return inner / heads; }
 };

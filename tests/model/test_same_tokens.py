@@ -125,12 +125,8 @@ class Weights:
             self.vector(prefix + "a_log", mixer.value_heads, 0.0)
             self.vector(prefix + "dt_bias", mixer.decays, 0.0)
             self.vector(prefix + "gate_norm", mixer.value_dim, 1.0)
-        elif isinstance(mixer, SelectiveScan):
+        elif isinstance(mixer, SelectiveScan | RgLru):
             self.scan(prefix, mixer)
-        elif isinstance(mixer, RgLru):
-            self.vector(prefix + "conv", mixer.taps * mixer.inner, 0.0)
-            self.vector(prefix + "conv.bias", mixer.inner, 0.0)
-            self.vector(prefix + "lru_rate", mixer.inner, -3.0)
         elif isinstance(mixer, Lightning):
             self.vector(prefix + "gate_norm", mixer.inner, 1.0)
         elif isinstance(mixer, LatentAttention):
@@ -177,10 +173,13 @@ class Weights:
             self.vector(f"{prefix}alt_up_{name}", n, 0.5)
         self.vector(prefix + "alt_up_scale", hidden, 1.0)
 
-    def scan(self, prefix: str, own: SelectiveScan) -> None:
+    def scan(self, prefix: str, own: SelectiveScan | RgLru) -> None:
         self.vector(prefix + "conv", own.taps * own.inner, 0.0)
-        if own.conv_bias:
+        if isinstance(own, RgLru) or own.conv_bias:
             self.vector(prefix + "conv.bias", own.inner, 0.0)
+        if isinstance(own, RgLru):
+            self.vector(prefix + "lru_rate", own.inner, -3.0)
+            return
         self.vector(prefix + "a_log", own.inner * own.state_dim, 0.0)
         self.vector(prefix + "d", own.inner, 1.0)
         if own.norm_weights:

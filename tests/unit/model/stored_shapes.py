@@ -21,9 +21,6 @@ def as_stored(shapes: dict[str, tuple[int, ...]], model_type: str) -> dict[str, 
                 for n, s in shapes.items()}  # fmt: skip
     if model_type.startswith("gemma4"):  # experts stay joined: the rows of all of them
         return {n: (math.prod(s[:-1]), s[-1]) if ".experts." in n else s for n, s in shapes.items()}
-    if model_type == "recurrent_gemma":  # of gates [heads, rows] and [heads, k, rows]: the rows of all heads
-        joined = {n: (math.prod(s[1:-1]) * s[0], *s[2:]) if n.endswith("gate_weight") else s for n, s in shapes.items()}
-        return {n: (math.prod(s),) if n.endswith(("gate_bias", "conv_1d.weight")) else s for n, s in joined.items()}
     small = ("coefs.weight", "modality_router.weight", "tid2eid", "position_bias", "_hc.fn", "hc_head.hc_fn", ".A_log")
     shapes = {n: (math.prod(s),) if n.endswith(small) else s for n, s in shapes.items()}  # which are read as vectors
     found: dict[str, tuple[int, ...]] = {}
@@ -83,3 +80,9 @@ def zamba_stored(shapes: dict[str, tuple[int, ...]], blocks: list[int]) -> dict[
             module, call = name.removesuffix(".1.weight").split("_adapter_list.")
             found[f"{module}.call.{call}.weight"] = shapes[f"{module}.weight"]
     return {name: shape for name, shape in found.items() if not name.endswith("gate_up_proj.weight")}
+
+
+def gates_stored(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """RecurrentGemma's gates, [heads, k, rows] and [heads, rows], as the rows of all heads; taps as a vector."""
+    joined = {n: (math.prod(s[1:-1]) * s[0], *s[2:]) if n.endswith("gate_weight") else s for n, s in shapes.items()}
+    return {n: (math.prod(s),) if n.endswith(("gate_bias", "conv_1d.weight")) else s for n, s in joined.items()}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from tests.unit.model.published import PUBLISHED
-from tests.unit.model.stored_shapes import as_stored, kimi_stored, zamba_stored
+from tests.unit.model.stored_shapes import as_stored, gates_stored, kimi_stored, zamba_stored
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
 
 from forearm.errors import ConfigError
@@ -61,6 +61,8 @@ def test_every_tensor_of_a_published_model_is_where_transformers_has_it(
     shapes = as_stored(shapes, config.model_type)
     if config.model_type == "kimi_linear":
         shapes = kimi_stored(shapes)
+    if config.model_type == "recurrent_gemma":
+        shapes = gates_stored(shapes)
     if config.model_type == "zamba2":
         shapes = zamba_stored(shapes, theirs.config.hybrid_layer_ids[: theirs.config.num_mem_blocks])
     text = {name: shape for name, shape in shapes.items() if not any(other in name for other in _OTHER_PARTS)}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from forearm.model.checkpoint.tensor_part import TensorPart
-from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig
+from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, Layer, ModelConfig
 from forearm.model.families.recurrences import (
     CompressedAttention,
     GatedDelta,
@@ -90,27 +90,7 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
             yield from _latent(config, layer, prefix, names, mixer)
         yield from _feed_forward(config, layer, at, names, feed_forward)
         yield from _streams(config, layer, f"{at}.", names)
-        if isinstance(mixer, ShortConv):
-            taps = f"{at}.{names['conv']}"
-            yield TensorPart(f"{layer}.conv", f"{taps}.weight", (config.hidden * mixer.taps,))
-            if mixer.bias:
-                yield TensorPart(f"{layer}.conv.bias", f"{taps}.bias", (config.hidden,))
-        if mamba2 := own_layer.mamba2:
-            yield from _recurrence(layer, at, names, names["mamba"], _mamba2(mamba2))
-        if isinstance(mixer, SelectiveScan):
-            yield from _scan(layer, at, names, mixer)
-        if isinstance(mixer, RgLru):
-            conv = f"{at}.temporal_block.conv_1d"
-            yield TensorPart(f"{layer}.conv", f"{conv}.weight", (mixer.inner * mixer.taps,))
-            yield TensorPart(f"{layer}.conv.bias", f"{conv}.bias", (mixer.inner,))
-            yield TensorPart(f"{layer}.lru_rate", f"{at}.temporal_block.rg_lru.recurrent_param", (mixer.inner,))
-        if isinstance(mixer, Lightning):
-            yield from norm_vectors(f"{layer}.gate_norm", f"{at}.self_attn.norm", mixer.inner, False)
-        if isinstance(mixer, GatedDelta):
-            apart = "recurrence.conv_q" in names
-            yield from _recurrence(layer, at, names, names["delta"], _delta(mixer, apart))
-            if apart:
-                yield from _convolutions(layer, at, names, mixer)
+        yield from _states(own_layer, layer, at, names, config.hidden)
         if isinstance(mixer, CompressedAttention) or (isinstance(mixer, Attention | LatentAttention) and mixer.sinks):
             yield TensorPart(f"{layer}.sinks", f"{at}.{names['sinks']}", (config.heads_of(mixer)[0],))
     yield from _distances(config, prefix, names)
@@ -121,6 +101,32 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
         yield from norm_vectors("embed_norm", f"{prefix}{names['embed_norm']}", config.hidden, biases)
     if config.final_norm and config.norm_weight:
         yield from norm_vectors("final_norm", f"{prefix}{names['final_norm']}", config.hidden, biases)
+
+
+def _states(own: Layer, layer: str, at: str, names: Mapping[str, str], hidden: int) -> Iterator[TensorPart]:
+    """Yield the vectors of a mixer that keeps a state."""
+    mixer = own.mixer
+    if isinstance(mixer, ShortConv):
+        taps = f"{at}.{names['conv']}"
+        yield TensorPart(f"{layer}.conv", f"{taps}.weight", (hidden * mixer.taps,))
+        if mixer.bias:
+            yield TensorPart(f"{layer}.conv.bias", f"{taps}.bias", (hidden,))
+    if mamba2 := own.mamba2:
+        yield from _recurrence(layer, at, names, names["mamba"], _mamba2(mamba2))
+    if isinstance(mixer, SelectiveScan):
+        yield from _scan(layer, at, names, mixer)
+    if isinstance(mixer, RgLru):
+        conv = f"{at}.temporal_block.conv_1d"
+        yield TensorPart(f"{layer}.conv", f"{conv}.weight", (mixer.inner * mixer.taps,))
+        yield TensorPart(f"{layer}.conv.bias", f"{conv}.bias", (mixer.inner,))
+        yield TensorPart(f"{layer}.lru_rate", f"{at}.temporal_block.rg_lru.recurrent_param", (mixer.inner,))
+    if isinstance(mixer, Lightning):
+        yield from norm_vectors(f"{layer}.gate_norm", f"{at}.self_attn.norm", mixer.inner, False)
+    if isinstance(mixer, GatedDelta):
+        apart = "recurrence.conv_q" in names
+        yield from _recurrence(layer, at, names, names["delta"], _delta(mixer, apart))
+        if apart:
+            yield from _convolutions(layer, at, names, mixer)
 
 
 def layer_name(names: Mapping[str, str], layer: int) -> str:

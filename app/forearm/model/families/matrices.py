@@ -193,9 +193,7 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str, aside: bool = False) -> 
     elif isinstance(own, LatentAttention):
         yield from _latent(config, own, at)
     elif isinstance(own, Lightning):
-        yield joint("lightning_in", [(f"lightning_{n}", "self_attn.qkv_proj", own.inner) for n in "vkq"], "mixer_in")
-        yield _single(f"{at}lightning_gate", "self_attn.output_gate", own.inner, width, "mixer_in")
-        yield _single(f"{at}lightning_out", "self_attn.out_proj", width, own.inner, "mixer_out")
+        yield from _lightning(config, own, at)
     elif isinstance(own, CompressedAttention):
         yield from _compressed(config, own, at)
     elif isinstance(own, Mamba2):
@@ -217,6 +215,14 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str, aside: bool = False) -> 
             yield _single(f"{at}delta_z", "linear_attn.z_up_proj", value, rank, "mixer_inner")
             yield _single(f"{at}delta_a", "linear_attn.a_up_proj", own.decays, rank, "router")
         yield _single(f"{at}delta_out", "linear_attn.out_proj", width, value, "mixer_out")
+
+
+def _lightning(config: ModelConfig, own: Lightning, at: str) -> Iterator[MatrixSpec]:
+    """Yield the matrices of lightning attention."""
+    joint = tuple(MatrixPart(f"{at}lightning_{name}", "self_attn.qkv_proj", own.inner) for name in "vkq")
+    yield MatrixSpec(f"{at}lightning_in", joint, config.hidden, "mixer_in")
+    yield _single(f"{at}lightning_gate", "self_attn.output_gate", own.inner, config.hidden, "mixer_in")
+    yield _single(f"{at}lightning_out", "self_attn.out_proj", config.hidden, own.inner, "mixer_out")
 
 
 def _scan(config: ModelConfig, own: SelectiveScan, at: str) -> Iterator[MatrixSpec]:
