@@ -5,11 +5,11 @@
 //
 // Heads are divided among the threads. GFLOP/s count what the definition needs, two operations a multiply-add: for each
 // token and value of a state three multiply-adds of the gated delta rule (read with the key, write, read with the
-// query; the products with decays of channels do not count) and two of Mamba2 and of Mamba's selective scan (write,
-// read; the power that a scan takes of each value does not count). Their limit is the peak of the threads' float32
-// multiply-adds. The projections are an int8 matrix product with as many multiply-adds as the layer's. Passes of
-// recurrence, projections and peak alternate; every figure is the best of its passes, in time that the threads had a
-// core.
+// query; the products with decays of channels do not count) and two of Mamba2, of Mamba's selective scan and of an
+// RG-LRU (write, read; the power that a scan takes of each value does not count). Their limit is the peak of the
+// threads' float32 multiply-adds. The projections are an int8 matrix product with as many multiply-adds as the layer's.
+// Passes of recurrence, projections and peak alternate; every figure is the best of its passes, in time that the
+// threads had a core.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,14 +30,18 @@ struct Shape {
   const char* name;
   int64_t hidden;
   int64_t key_heads, heads;    // no key heads: Mamba2, with one group
-  int64_t key_dim, value_dim;  // one value: Mamba's selective scan, whose heads are channels
+  int64_t key_dim, value_dim;  // one value: Mamba's selective scan, or one key, too: an RG-LRU; heads are channels
   bool by_channel = false;     // the gated delta rule has a decay for each channel of its keys
 
+  static constexpr int64_t kGateWidth = 256;  // channels of a head, which an RG-LRU's gates are made of
+
+  bool gated() const { return key_dim == 1; }
   int64_t inner() const { return heads * value_dim; }
   int64_t dt_rank() const { return hidden / 16; }
   int64_t projected() const {
     if (by_channel)  // gates and decays are made of latents of key_dim numbers
       return 2 * key_heads * key_dim + inner() + 2 * key_dim + heads + 2 * inner() * key_dim / hidden;
+    if (gated()) return 2 * inner() + 2 * kGateWidth * inner() / hidden;
     if (value_dim == 1) return 2 * inner() + (2 * key_dim + 2 * dt_rank()) * inner() / hidden;
     return key_heads ? 2 * key_heads * key_dim + 2 * inner() + 2 * heads : 2 * inner() + 2 * key_dim + heads;
   }
@@ -47,7 +51,8 @@ struct Shape {
 };
 constexpr Shape kShapes[] = {{"qwen3.5-9b", 4096, 16, 32, 128, 128},        {"qwen3-next", 2048, 16, 32, 128, 128},
                              {"kimi-linear", 2304, 32, 32, 128, 128, true}, {"granite-4-tiny", 1536, 0, 48, 128, 64},
-                             {"falcon-h1-1.5b", 2048, 0, 48, 256, 64},      {"mamba-1.4b", 2048, 0, 4096, 16, 1}};
+                             {"falcon-h1-1.5b", 2048, 0, 48, 256, 64},      {"mamba-1.4b", 2048, 0, 4096, 16, 1},
+                             {"recurrentgemma-2b", 2560, 0, 2560, 1, 1}};
 
 struct Machine {
   const Kernels& tier;
@@ -90,6 +95,8 @@ struct Machine {
       const int64_t begin = shape.heads * t / threads, end = shape.heads * (t + 1) / threads;
       if (shape.key_heads) {
         for (int64_t head = begin; head < end; ++head) rule(shape, own);
+      } else if (shape.gated()) {
+        move_channels(shape, begin / kPanel * kPanel, end / kPanel * kPanel);
       } else if (shape.value_dim == 1) {
         scan_channels(shape, begin / kPanel * kPanel, end / kPanel * kPanel);
       } else {
@@ -169,6 +176,26 @@ struct Machine {
     task.out = {operand + rows * task.stride * 4, inner, Form::f32_rows};
     tier.selective_scan(task);
   }
+
+  void move_channels(const Shape& shape, int64_t begin, int64_t end) const {
+    const int64_t inner = shape.inner();
+    float *state = reinterpret_cast<float*>(scratch), *rate = state + inner;
+    std::fill(rate + begin, rate + end, -1.0f);
+    RgLruTask task{};
+    task.x = numbers;
+    task.x_stride = inner;
+    task.stride = 3 * inner;
+    task.r = reinterpret_cast<float*>(operand);
+    task.i = task.r + inner;
+    task.y = task.i + inner;
+    task.rows = rows;
+    task.channel_begin = begin;
+    task.channel_end = end;
+    task.rate = rate;
+    task.state = state;
+    task.out = {operand + rows * task.stride * 4, inner, Form::f32_rows};
+    tier.rg_lru(task);
+  }
 };
 
 void report(const Machine& machine, const Shape& shape) {
@@ -182,7 +209,7 @@ void report(const Machine& machine, const Shape& shape) {
   const double tokens = static_cast<double>(machine.rows), done = shape.multiply_adds() * tokens;
   const double project_s = in_s + out_s;
   printf(
-      "  %-14s recurrence %6.2f us a token, %6.1f GFLOP/s = %3.0f %% of the peak; projections %6.2f us a token; "
+      "  %-17s recurrence %6.2f us a token, %6.1f GFLOP/s = %3.0f %% of the peak; projections %6.2f us a token; "
       "recurrence %4.1f %% of both\n",
       shape.name, 1e6 * recur_s / tokens, 2e-9 * done / recur_s, 100 * done * multiply_s / recur_s,
       1e6 * project_s / tokens, 100 * recur_s / (recur_s + project_s));
