@@ -141,7 +141,7 @@ _OTHER: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "mamba2": {"num_heads": 4, "head_dim": 32, "n_groups": 1},
     "zaya": {"num_experts_per_tok": 1},
-    "recurrent_gemma": {"num_hidden_layers": 3},
+    "recurrent_gemma": {"num_hidden_layers": 3, "attention_window_size": 24},
     **dict.fromkeys(("kimi_linear", "bailing_hybrid"), _LINEAR_THEN_FULL | _MLA_ROTATED),
     **{name: {"is_decoder": True} for name in _BERTS},
     "xmod": {"is_decoder": True, "default_language": "en_XX"},
