@@ -398,7 +398,7 @@ struct Format {
   Zero zero = Zero::none;
   bool wide = false;     // activations are not rounded to int8
   bool ordered = false;  // columns of activations are permuted: Weights::load_codes' order
-  bool turned = false;   // activations are turned in groups before they are rounded (QuantizeTask)
+  bool turned = false;   // activations are turned before they are rounded (QuantizeTask)
 };
 // The formats by the names of the packed matrices.
 using Formats = std::map<std::string, Format>;
@@ -410,8 +410,7 @@ struct Limits {
   bool kv_groups = false;  // layers with a window have blocks of their own (kv_groups.h)
 };
 
-// Throws std::invalid_argument naming the field and its value: impossible sizes, heads that don't divide, an odd rotary
-// dimension.
+// Throws std::invalid_argument naming the field and its value, such as a size that is not possible or does not divide.
 void check(const Config& config, const Limits& limits);
 // Throws std::invalid_argument for a format that is not valid; `name` is the matrix's name, `k` its width.
 void check(const std::string& name, const Format& format, int64_t k);

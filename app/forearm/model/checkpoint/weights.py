@@ -171,16 +171,12 @@ def _load_calibrated(
     squares: dict[str, Float32Array] = {}  # of the columns of the layer's parts of matrices
 
     def load(one: _native.Executor, layer: int) -> None:
-        seen = ColumnSquares(one) if centred else None
+        squares.clear()
+        seen = ColumnSquares(squares, one, layer) if centred else one
         beside = ("attention_bias", *(("positions", "embed_norm", "embed_norm.bias") if layer == 0 else ()))
         for part, stored in (*layers[layer], *(source for source in layers[None] if source[0].name in beside)):
             name = part.name.replace(f"layers.{layer}.", "layers.0.", 1)
-            plain.load(seen or one, replace(part, name=name), stored)
-        squares.clear()
-        if seen is not None:
-            squares.update(
-                {name.replace("layers.0.", f"layers.{layer}.", 1): own for name, own in seen.by_part.items()}
-            )
+            plain.load(seen, replace(part, name=name), stored)
 
     embed, table = next(source for source in layers[None] if source[0].name == "embed")
     if isinstance(table, CodedMatrix):
@@ -196,10 +192,9 @@ def _load_calibrated(
         for part, stored in layers[layer]:
             loader.load(target, part, stored, roundings.get(part.matrix, PLAIN))
     if centred:
-        seen = ColumnSquares()
         for source in behind:
-            plain.load(seen, *source)
-        centred.see_stream(residual, seen.by_part)
+            plain.load(ColumnSquares(squares), *source)
+        centred.see_stream(residual, squares)
     for part, stored in behind:
         loader.load(target, part, stored)
     log.info("weights: calibrated on %d tokens in %.1f s", len(tokens), time.monotonic() - began)

@@ -22,17 +22,17 @@ from forearm.model.quantization.quality import read_report
 log = logging.getLogger(__name__)
 
 # Values of a row of an int8 down projection that share a scale, as do the activations before it. Those are products of
-# two activations, whose outliers no rotation of weights spreads: on SmolLM2-135M the KL divergence is 0.0173 with one
-# scale for a row, 0.0112, 0.0095, 0.0078 and 0.0073 with 512, 256, 128 and 64 values a scale. Prefill takes 2 % longer
-# with 128 and 3.5 % with 64 (Qwen2.5-0.5B, Zen 4), 13 % with 128 where products are fast (AMX). Rotated models
-# therefore turn groups of 512 (rotation.py): KL 0.0030, with groups of 128 0.0029. The last layer's have activations of
-# 16 bits: of all layers' it loses most (KL 0.0072 -> 0.0067), and a prompt multiplies its last row alone with it. Where
-# all activations are of 16 bits, one scale for a row is enough: KL 0.0016. Models that are not rotated keep groups in
-# all matrices then: 0.0048 with one scale for a row, 0.0031 so (rounded without feedback).
+# two activations and have the largest outliers: on SmolLM2-135M the KL divergence is 0.0173 with one scale for a row,
+# 0.0112, 0.0095, 0.0078 and 0.0073 with 512, 256, 128 and 64 values a scale. Prefill takes 2 % longer with 128 and
+# 3.5 % with 64 (Qwen2.5-0.5B, Zen 4), 13 % with 128 where products are fast (AMX). Rotated models therefore turn groups
+# of 512 (rotation.py), which lose as little as groups of 128. The last layer's have activations of 16 bits: of all
+# layers' it loses most (KL 0.0072 -> 0.0067), and a prompt multiplies its last row alone with it. Where all activations
+# are of 16 bits, one scale for a row is enough. Models that are not rotated keep groups in all matrices then: 0.0048
+# with one scale for a row, 0.0031 so (rounded without feedback).
 INT8_GROUP = 128
-# Values of a row of the int8 head beside fp8 layers that share a scale, as do the activations before it: fp8 models are
-# not rotated, so outliers stand there. On SmolLM2-135M the KL divergence is 0.0292 with one scale for a row, 0.0225 and
-# 0.0210 with 64 and 32 values a scale; 0.0213 with one and float activations.
+# Values of a row of a tied int8 head beside fp8 layers that share a scale, as do the activations before it, which are
+# not turned: the embedding has no columns that are. On SmolLM2-135M the KL divergence is 0.0292 with one scale for a
+# row, 0.0225 and 0.0210 with 64 and 32 values a scale; 0.0213 with one and float activations.
 FP8_HEAD_GROUP = 32
 # The same beside 4-bit layers, which are not rotated, in groups of theirs. SmolLM2-135M's KL divergence falls from
 # 0.216 to 0.206 with 64 values a scale (layers in groups of 128) and from 0.146 to 0.139 (groups of 32), 1,275
@@ -42,11 +42,12 @@ HEAD_GROUPS = 2
 # Values of a row of the embedding beside a head of its own that share a scale. SmolLM2-135M's KL divergence is 0.0020
 # with 64 of them, 0.0021 with one scale for a row, 0.0019 with floats.
 EMBEDDING_GROUP = 64
-# Matrices that fp8 keeps in int8, weights alone, in groups as above: all but gate and up of the layers in the middle,
-# which lose least for their size (bench/results/quantization.md); one in so many layers lies at each end of the model.
-# SmolLM2-135M, 10,220 predictions, the head as above: the KL divergence is 0.0194 with all in E4M3, 0.0079 with gate
-# and up of all layers; less the means of activations, 0.0063 so, 0.0037 with those of the middle half, 0.0030 with
-# those of the middle third. Models without gate and up are fp8 throughout.
+# Matrices that fp8 keeps in int8, weights alone: all but gate and up of the layers in the middle, which lose least for
+# their size (bench/results/quantization.md); one in so many layers lies at each end of the model. SmolLM2-135M, 10,220
+# predictions, the head as above: the KL divergence is 0.0194 with all in E4M3, 0.0079 with gate and up of all layers;
+# less the means of activations, 0.0063 so, 0.0037 with those of the middle half, 0.0030 with those of the middle third;
+# smoothed and turned, 0.0023 (18,158 predictions). Models without gate and up are fp8 throughout, and those that are
+# not rotated have groups as above.
 FP8_INT8_ROLES = ("mixer_in", "mixer_inner", "mixer_groups", "mixer_out", "feed_forward_out")
 FP8_END_LAYERS = 3
 # Their groups in rows that 128 does not divide, such as those of 576 values. The two digits of 16-bit activations have

@@ -26,19 +26,21 @@ def column_weights(activations: Float32Array, weights: Float32Array) -> Float32A
 
 
 class ColumnSquares:
-    """Sums the squares of the columns of each part of a matrix, and passes tensors on to `target`, if there is one."""
+    """Adds the squares of the columns of each part of a matrix to `squares`, and passes tensors on to `target`.
 
-    def __init__(self, target: TensorReceiver | None = None) -> None:
-        self._target = target
-        self.by_part: dict[str, Float32Array] = {}
+    layer: the number of the only layer that there is, in the names of `squares`.
+    """
+
+    def __init__(self, squares: dict[str, Float32Array], target: TensorReceiver | None = None, layer: int = 0) -> None:
+        self._squares, self._target, self._layer = squares, target, layer
 
     def load_matrix(
         self, name: str, data: Float32Array | UInt16Array, dtype: str, row: int = 0, rounding: Rounding = PLAIN
     ) -> None:
         """Add the squares of rows of a matrix."""
         rows = widened(data, dtype)
-        squares = np.einsum("ij,ij->j", rows, rows)
-        self.by_part[name] = self.by_part[name] + squares if name in self.by_part else squares
+        part = name.replace("layers.0.", f"layers.{self._layer}.", 1)
+        self._squares[part] = self._squares.get(part, np.float32(0)) + np.einsum("ij,ij->j", rows, rows)
         if self._target is not None:
             self._target.load_matrix(name, data, dtype, row, rounding)
 
