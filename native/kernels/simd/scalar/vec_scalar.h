@@ -208,10 +208,8 @@ inline void store_upper(uint16_t* p, F16 a, F16 b) {
   for (int i = 0; i < 16; ++i) p[i] = static_cast<uint16_t>(bits_of(a.lane[i]) >> 16);
   for (int i = 0; i < 16; ++i) p[i + 16] = static_cast<uint16_t>(bits_of(b.lane[i]) >> 16);
 }
-// Four vectors of four lanes each are 4 by 4 rows: transpose_fours makes rows of columns within each four lanes, so
-// that lane 4 q + i of vector l becomes lane 4 q + l of vector i; transpose_vectors does so with whole fours: lanes 4 q
-// .. 4 q
-// + 3 of vector i become lanes 4 i .. 4 i + 3 of vector q.
+// Four vectors are four rows of four fours of lanes. transpose_fours: lane 4 q + i of vector l becomes lane 4 q + l of
+// vector i. transpose_vectors: the lanes from 4 q on of vector i become those from 4 i on of vector q.
 inline void transpose_fours(F16 (&x)[4]) {
   for (int q = 0; q < 16; q += 4)
     for (int i = 0; i < 4; ++i)
