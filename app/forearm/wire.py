@@ -6,6 +6,7 @@ its type's name. Token ids in, token ids out: text stays with the worker.
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import Any, Literal
 
@@ -37,6 +38,33 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
     disable_any_whitespace: bool = False
     disable_additional_properties: bool = False
     whitespace_pattern: str | None = None
+
+
+MAX_OUTPUTS = 16384  # default of VLLM_MAX_N_SEQUENCES
+# The least and the most of parameters that are numbers.
+SAMPLING_RANGES = {
+    "temperature": (0.0, 1e30),  # within float32
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "presence_penalty": (-2.0, 2.0),
+    "frequency_penalty": (-2.0, 2.0),
+    "repetition_penalty": (1e-30, 1e30),  # logits multiplied or divided by it stay within float32
+    "n": (1, MAX_OUTPUTS),
+    "top_k": (-1, math.inf),
+    "min_tokens": (0, math.inf),
+    "logprobs": (-1, math.inf),
+    "prompt_logprobs": (-1, math.inf),
+    "max_tokens": (1, math.inf),
+    "thinking_token_budget": (0, math.inf),
+}
+
+
+def range_missed(name: str, value: float) -> str:
+    """Return the range of a parameter, in words, if the value is outside; else ""."""
+    low, high = SAMPLING_RANGES[name]
+    if low <= value <= high:  # false for a NaN
+        return ""
+    return f"between {low} and {high}" if high != math.inf else f"{low} or more"
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):

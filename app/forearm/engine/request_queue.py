@@ -6,9 +6,8 @@ import math
 import time
 from collections import deque
 
-from forearm.engine.validation import MAX_OUTPUTS
 from forearm.errors import InvalidRequest, Overloaded
-from forearm.wire import Load
+from forearm.wire import MAX_OUTPUTS, Load
 
 # The rate is taken over this many of the last requests that ended: seconds of a busy engine, minutes of a slow one.
 _MOST_ENDED = 256

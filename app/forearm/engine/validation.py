@@ -5,30 +5,13 @@ from __future__ import annotations
 import math
 
 from forearm.errors import InvalidRequest
-from forearm.wire import SamplingParams
+from forearm.wire import SAMPLING_RANGES, SamplingParams, range_missed
 
-MAX_OUTPUTS = 16384  # default of VLLM_MAX_N_SEQUENCES
 MAX_LOGPROB_TOKEN_IDS = 128  # vLLM's limit
 MAX_PATTERN_TOKENS = 1024  # searched for at every token
 MAX_PATTERN_COUNT = 1 << 20  # longer than any context
 MAX_GRAMMAR_CHARACTERS = 1 << 20
 MAX_MARK_TOKENS = 64  # length of grammar_after and thinking_end
-
-_RANGES = (
-    ("temperature", 0.0, 1e30),  # within float32
-    ("top_p", 0.0, 1.0),
-    ("min_p", 0.0, 1.0),
-    ("presence_penalty", -2.0, 2.0),
-    ("frequency_penalty", -2.0, 2.0),
-    ("repetition_penalty", 1e-30, 1e30),  # logits multiplied or divided by it stay within float32
-    ("n", 1, MAX_OUTPUTS),
-    ("top_k", -1, math.inf),
-    ("min_tokens", 0, math.inf),
-    ("logprobs", -1, math.inf),
-    ("prompt_logprobs", -1, math.inf),
-    ("max_tokens", 1, math.inf),
-    ("thinking_token_budget", 0, math.inf),
-)
 
 
 def check(params: SamplingParams, vocab_size: int) -> None:
@@ -55,10 +38,10 @@ def check_ranges(params: SamplingParams) -> None:
 
     Raises: InvalidRequest.
     """
-    for name, low, high in _RANGES:
+    for name in SAMPLING_RANGES:
         value = getattr(params, name)
-        if value is not None and not low <= value <= high:  # false for a NaN
-            raise InvalidRequest(f"{name} is {value}; it must be {_range(low, high)}", name)
+        if value is not None and (remedy := range_missed(name, value)):
+            raise InvalidRequest(f"{name} is {value}; it must be {remedy}", name)
     if params.top_p == 0:
         raise InvalidRequest("top_p is 0; it must be above 0", "top_p")
     if params.n > 1 and params.temperature == 0:
@@ -84,7 +67,8 @@ def check_ranges(params: SamplingParams) -> None:
             value = getattr(sought, name)
             if not low <= value <= high:
                 raise InvalidRequest(
-                    f"repetition_detection.{name} is {value}; it must be {_range(low, high)}", "repetition_detection"
+                    f"repetition_detection.{name} is {value}; it must be between {low} and {high}",
+                    "repetition_detection",
                 )
     _check_constraints(params)
 
@@ -108,7 +92,3 @@ def _check_constraints(params: SamplingParams) -> None:
             "thinking_token_budget needs a model with a known reasoning format (--reasoning-parser)",
             "thinking_token_budget",
         )
-
-
-def _range(low: float, high: float) -> str:
-    return f"between {low} and {high}" if high != math.inf else f"{low} or more"

@@ -9,6 +9,7 @@ from typing import Any
 from forearm.errors import ConfigError
 from forearm.model.families.keys import Keys, read_json
 from forearm.model.gguf.gguf import is_gguf, read_gguf_file
+from forearm.wire import range_missed
 
 FILE = "generation_config.json"
 _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty")
@@ -45,10 +46,15 @@ def sampling_defaults(model: Path, generation_config: str, override: Mapping[str
         if not Path(generation_config).is_dir():
             raise ConfigError(f"--generation-config {generation_config}: no such folder; write auto, vllm or a folder")
         found = dict(generation_defaults(Path(generation_config)))
-    # Of another type than in the engine's messages, a value would end the connection, and every stream on it.
+    # Of another type than in the engine's messages, a value would end the connection, and every stream on it; out of
+    # range, it would refuse each request.
     keys, changes = Keys(dict(override or {}), "--override-generation-config"), dict(override or {})
-    changes |= {name: keys.number(name) for name in (*_NUMBERS, *_MORE_NUMBERS) if name in keys}
-    changes |= {name: keys.integer(name) for name in _INTEGERS if name in keys}
+    numbers: dict[str, float] = {name: keys.number(name) for name in (*_NUMBERS, *_MORE_NUMBERS) if name in keys}
+    numbers |= {name: keys.integer(name) for name in _INTEGERS if name in keys}
+    for name, value in numbers.items():
+        if remedy := range_missed("max_tokens" if name == "max_new_tokens" else name, value):
+            raise keys.wrong(name, remedy)
+    changes |= numbers
     if "max_new_tokens" in changes:
         changes["max_tokens"] = changes.pop("max_new_tokens")
     return {**found, **changes}

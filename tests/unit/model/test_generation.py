@@ -47,12 +47,14 @@ def test_a_wrong_value_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "remedy"),
     [("temperature", "warm", "a number"), ("top_p", None, "a number"), ("presence_penalty", [1], "a number"),
-     ("top_k", "a", "a whole number"), ("top_k", 1.5, "a whole number"), ("max_new_tokens", True, "a whole number")],
+     ("top_k", "a", "a whole number"), ("top_k", 1.5, "a whole number"), ("max_new_tokens", True, "a whole number"),
+     ("temperature", -1, "between 0.0 and"), ("top_p", 1.5, "between 0.0 and 1.0"), ("n", 0, "between 1 and 16384"),
+     ("presence_penalty", 3, "between -2.0 and 2.0"), ("top_k", -2, "-1 or more"), ("max_new_tokens", 0, "1 or more")],
 )  # fmt: skip
-def test_an_operators_default_of_another_type_ends_the_start(
+def test_an_operators_default_of_another_type_or_out_of_range_ends_the_start(
     tmp_path: Path, name: str, value: object, remedy: str
 ) -> None:
-    """The engine would refuse the message of the first request, and end all others of its connection."""
+    """The engine would refuse the first request, or its message, and end all others of the connection with it."""
     with pytest.raises(ConfigError, match=f"^--override-generation-config: {name} = .*; it should be {remedy}"):
         sampling_defaults(tmp_path, "vllm", {name: value})
 
