@@ -98,6 +98,9 @@ def test_an_engine_flag_is_read(argv: list[str], field: str, value: object) -> N
         (["--allowed-origins", '["http://a", "http://b"]'], "allowed_origins", ("http://a", "http://b")),
         (["--override-generation-config", '{"temperature": 0}'], "override_generation_config", {"temperature": 0}),
         (["--disable-fastapi-docs"], "docs", False),
+        (["--root-path", "/llm"], "root_path", "/llm"),
+        (["--root-path", "models/llm/"], "root_path", "/models/llm"),
+        (["--root-path", "/"], "root_path", ""),
         (["--shutdown-timeout", "2.5"], "shutdown_timeout_s", 2.5),
     ],
 )

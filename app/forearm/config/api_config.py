@@ -13,6 +13,7 @@ from forearm.config.settings import (
     separated,
     setting,
     structured_outputs,
+    url_path,
     whole,
     words,
 )
@@ -43,7 +44,7 @@ class ApiConfig(Common):
     host: str = setting("", "address to listen on; absent: all addresses", flag="--host")
     port: int = setting(8000, "port to listen on", flag="--port", parse=whole(0, 65535))
     uds: str = setting("", "Unix socket to listen on instead of host and port", flag="--uds")
-    root_path: str = setting("", "path under which a proxy publishes this server", flag="--root-path")
+    root_path: str = setting("", "path under which a proxy publishes this server", flag="--root-path", parse=url_path)
     workers: int | None = setting(
         None,
         "API worker processes; absent: one for each reserved core, at most 4",

@@ -188,6 +188,11 @@ def hub_id(value: str) -> str:
     return re.sub(r"^(https?://)?(hf\.co|huggingface\.co)/([^?#]+?)/?$", r"\3", value)
 
 
+def url_path(value: str) -> str:
+    """Read a path of addresses: it begins with a slash, written or not, and does not end with one."""
+    return f"/{value.strip('/')}".rstrip("/")
+
+
 def words(value: str) -> tuple[str, ...]:
     """Read words separated by blanks; the flag takes several values."""
     return tuple(value.split())
