@@ -84,6 +84,8 @@ BACK = replace(rope(8), inv_freq=-rope(8).inv_freq)
 # streams that are not mixed, attention to blocks that are chosen; compressed attention of several streams.
 SHAPES = {
     "llama": LLAMA,
+    # 3, 2 and 5 times 64: activations before each matrix can be turned
+    "widths of 64": replace(LLAMA, hidden=192, heads=8, layers=layers(FeedForward(320))),
     "olmo2": replace(LLAMA, qk_norm="full", norm_placement="post"),
     "gemma2": replace(
         LLAMA,

@@ -17,6 +17,7 @@ LENGTH = 600  # two chunks of attention
 KINDS = [
     ("llama", WeightFormat("bfloat16"), "bfloat16"),
     ("gemma2", WeightFormat("bfloat16"), "int8"),
+    ("widths of 64", WeightFormat("int8", turned=True), "bfloat16"),
     ("olmo2", WeightFormat("float32"), "float32"),
     ("odd heads", WeightFormat("int4", 16), "float32"),
     ("experts", WeightFormat("int4", 16), "float32"),

@@ -285,6 +285,11 @@ KINDS += [
     for weights in (WeightFormat("int8"), WeightFormat("int4", 32, "float16"))
     for wide in (False, True)
 ]
+KINDS += [
+    ("widths of 64", replace(turned, wide=wide), "bfloat16")
+    for turned in (WeightFormat("int8", turned=True), WeightFormat("int8", 64, "float16", turned=True))
+    for wide in (False, True)
+]
 KINDS += [("llama", WeightFormat("fp8_e4m3"), "bfloat16"), ("odd heads", WeightFormat("int4", 16), "float32")]
 
 
