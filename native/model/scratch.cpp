@@ -318,7 +318,8 @@ void Scratch::carve_experts(Carver& carver, const Limits& limits, int threads) {
   routes = {carver.take<int32_t>(routed * 4), carver.take<float>(routed * 4), carver.take<int32_t>(routed * 4)};
   own_routes_ = carver.take_each(threads, 3 * own_routes_bytes());
   own_route_ = carver.take_each(threads, own_route_bytes_);
-  own_results = (experts.positions + experts.rows) * kResultColumns;
+  // A row of their input has room, too: with few tokens a step it is the larger (Experts::copy_row).
+  own_results = std::max((experts.positions + experts.rows) * kResultColumns, by_expert.shared.columns());
   own_results_ = carver.take<float>(threads * own_results * 4);
 }
 
