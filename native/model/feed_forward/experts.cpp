@@ -244,7 +244,8 @@ void Experts::copy_row(const StepWalk& w, const Block& block, int64_t row, const
     x = own;
   }
   if (k.zeros && (!block.one_row || w.member == 0)) std::copy_n(x, up.k, step_.projected_row(at));
-  if (block.one_row) return step_.kernel.quantize({x, 0, 0, 1, up.k, nullptr, out});
+  float* turned = up.format.turned ? step_.scratch.results(w.member) : nullptr;
+  if (block.one_row) return step_.kernel.quantize({x, 0, 0, 1, up.k, nullptr, out, turned});
   for (int64_t i = row * k.slots(); i < row * k.slots() + k.active; ++i) {
     if (block.routes.chosen[i] >= k.count) continue;
     const float* from = x;
@@ -254,7 +255,7 @@ void Experts::copy_row(const StepWalk& w, const Block& block, int64_t row, const
       from = scaled;
     }
     const int64_t to = block.routes.place[i];
-    step_.kernel.quantize({from, 0, to, to + 1, up.k, up.order_of(block.routes.chosen[i]), out});
+    step_.kernel.quantize({from, 0, to, to + 1, up.k, up.order_of(block.routes.chosen[i]), out, turned});
   }
 }
 
@@ -312,12 +313,13 @@ Operand Experts::activated(StepWalk& w, const Block& block) const {
   const Matrix& down = layers_[block.layer].down->matrix;
   const Site& site = step_.scratch.expert_activated;
   if (Site::is_direct(down)) return site.shared.operand(down);
+  float* turned = down.format.turned ? step_.scratch.row(w.member) : nullptr;
   const auto prepare = [&](Range positions, const Operand& out) {
     for (const ExpertRows& rows : block.sorted.experts()) {
       const Range part{std::max(positions.begin, rows.begin), std::min(positions.end, rows.begin + rows.rows)};
       if (part.begin >= part.end) continue;
       step_.kernel.quantize({static_cast<const float*>(site.raw.data), site.raw.stride, part.begin, part.end, down.k,
-                             down.order_of(rows.expert), out});
+                             down.order_of(rows.expert), out, turned});
     }
   };
   const int64_t positions = block.sorted.positions();

@@ -117,7 +117,8 @@ void FeedForward::apply_cut(StepWalk& w, size_t layer, const Norm* add) {
     for (int64_t r = own.begin; r < own.end; ++r) {
       float* row = static_cast<float*>(gates.data) + r * gates.stride;
       cut_and_activate(row, kind.width, *kind.gate_cut);
-      step_.kernel.quantize({row, 0, first + r, first + r + 1, kind.width, nullptr, target});  // of stride 0: the row
+      float* turned = layers_[layer].down->matrix.format.turned ? row : nullptr;
+      step_.kernel.quantize({row, 0, first + r, first + r + 1, kind.width, nullptr, target, turned});  // of stride 0
     }
     w.phase = block.phase;
     step_.barrier(w);

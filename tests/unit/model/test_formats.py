@@ -175,7 +175,8 @@ def test_models_with_learned_positions_are_not_rotated_and_have_groups_beside_16
     found = formats(tmp_path, "int8")
 
     assert found["positions"] == WeightFormat("float32")
-    assert found["embed"] == found["layers.0.up"] == INT8
+    assert found["layers.0.up"] == INT8, "rows of 32 columns are not turned"
+    assert found["embed"] == replace(INT8, group=64, scale_dtype="float16"), "which is the head, too"
     wide = formats(tmp_path, "int8", "auto", "float")
     assert wide["layers.0.up"] == replace(INT8_GROUPED, group=32), "groups of 128, of 32 columns"
 

@@ -163,10 +163,10 @@ def open_checkpoint(
         config, tensors = with_pooling(folder, config, tensors, pooling)
         max_model_len = max_model_len or min(config.max_positions, pooling.max_tokens or config.max_positions)
     weight_dtype = wanted or config.dtype
-    served, rotated = (config, False) if quantized else _served(config, tensors, quantization)
+    served, rotated, turned = (config, False, False) if quantized else _served(config, tensors, quantization)
     found, used = _match(folder, served, tensors, find_coded(quantized, quantization, tensors, folder))
     check_unread(folder, config, tensors, used, [one for one, _ in found], predicted_layers=nextn, ignore=ignore_unread)
-    formats = plan_formats(matrices(served), found, weight_dtype, quantization, quantized is not None, rotated)
+    formats = plan_formats(matrices(served), found, weight_dtype, quantization, quantized is not None, rotated, turned)
     return Checkpoint(
         folder=folder,
         config=served,
@@ -181,24 +181,24 @@ def open_checkpoint(
     )
 
 
-def _served(config: ModelConfig, tensors: Mapping[str, StoredTensor], asked: Asked) -> tuple[ModelConfig, bool]:
-    """Return a float model as it is served, and whether rotated: in int8 with a head of its own.
+def _served(config: ModelConfig, tensors: Mapping[str, StoredTensor], asked: Asked) -> tuple[ModelConfig, bool, bool]:
+    """Return a float model as it is served, whether rotated, in int8 with a head of its own, and whether turned.
 
     A log line says why the model's maths do not allow a rotation. Its norms may take the means of activations away.
     """
     why = obstacle(config)
-    centred = asked.centred and config.norm_weight and not why
+    centred, turned = asked.centred and config.norm_weight and not why, asked.turned and not config.pooled
     if not asked.rotated or why:
         if asked.rotated:
             how = (config.model_type, asked.weights, why)
-            log.info("%s: %s rounds the weights as they are stored, because %s (rotation.py)", *how)
-        return replace(config, centred=centred), False
+            log.info("%s: %s is not calibrated, because %s (rotation.py)", *how)
+        return replace(config, centred=centred), False, turned
     if asked.weights == "fp8":
-        return replace(config, centred=centred), True
+        return replace(config, centred=centred), True, turned
     names = config.names
     if config.tied_head:
         names = names | {"head": stored_module(config, tensors.keys(), "embed")}
-    return replace(config, tied_head=False, names=names, centred=centred), True
+    return replace(config, tied_head=False, names=names, centred=centred), True, turned
 
 
 def _kv_dtype(asked: str, weight_dtype: DTypeName, pooled: Mapping[str, WeightFormat]) -> KvDTypeName:

@@ -37,10 +37,11 @@ def plan_formats(
     asked: Asked,
     quantized: bool,
     rotated: bool,
+    turned: bool = False,
 ) -> dict[str, WeightFormat]:
     """Return the format of each packed matrix: the checkpoint's if it is quantized, else the one that was asked for.
 
-    rotated: the model is (rotation.py), so activations are turned.
+    rotated: the model is; turned: activations are, before they are rounded to 8 bits (rotation.py).
     Raises: ConfigError naming the parts of a packed matrix that have no common format.
     """
     members: dict[str, list[Source]] = defaultdict(list)
@@ -67,24 +68,23 @@ def plan_formats(
         formats |= {name: replace(formats[name], wide=True) for name in last}
     wider = FP8_WIDER_GROUP if asked.weights == "fp8" and not asked.portable else INT8_GROUP
     whole = {spec.name: _in_whole_groups(formats[spec.name], spec.k, wider) for spec in specs}
-    if not rotated or asked.portable:
-        return whole
-    return _turned(specs, whole, grouped)
+    return _turned(specs, whole, grouped, rotated) if turned else whole
 
 
 def _turned(
-    specs: Sequence[MatrixSpec], formats: Mapping[str, WeightFormat], grouped: Sequence[str]
+    specs: Sequence[MatrixSpec], formats: Mapping[str, WeightFormat], grouped: Sequence[str], rotated: bool
 ) -> dict[str, WeightFormat]:
-    """Return the formats of a rotated model, before whose integer matrices activations are turned: whole rows.
+    """Return the formats of a model before whose integer matrices activations are turned: whole rows.
 
-    grouped: matrices before which groups are turned, unless activations have 16 bits.
+    grouped: matrices before which groups are turned, unless activations have 16 bits. Those keep their groups in a
+    model that is not rotated: without smoothing they lose less.
     """
     turned, own_head = dict(formats), any(spec.role == "head" for spec in specs)
     for spec in specs:
         own = formats[spec.name]
-        if spec.role == "embedding" and own_head and own.dtype == "int8" and not own.group:
+        if spec.role == "embedding" and own.dtype == "int8" and not own.group and (own_head or not own.wide):
             turned[spec.name] = replace(own, group=EMBEDDING_GROUP, scale_dtype="float16")
-        if spec.role not in TURNED_ROLES or not own.is_integer:
+        if spec.role not in TURNED_ROLES or not own.is_integer or (own.wide and not rotated):
             continue
         if spec.name in grouped and not own.wide:
             if group := turned_group(spec.k):

@@ -91,11 +91,12 @@ def key_of(checkpoint: Checkpoint, tokenizer: Path | None = None) -> str:
     if checkpoint.config.dense:
         settings += repr(checkpoint.config.dense)
     settings += "".join({repr(one.adapter) for _, one in checkpoint.sources if isinstance(one, AdaptedTensor)})
-    rotation = VERSION if checkpoint.rotated else 0
     settings += "centred" if checkpoint.config.centred else ""
     if checkpoint.calibrated:
         vocabulary = (tokenizer or checkpoint.folder) / "tokenizer.json"
         settings += calibration.VERSION + (_digest(vocabulary.read_bytes()) if vocabulary.is_file() else "")
+    turned = any(format.turned for format in checkpoint.formats.values())
+    rotation = VERSION if checkpoint.rotated or turned else 0
     return json.dumps([__version__, checkpoint.method, checkpoint.weight_dtype, settings, formats, rotation, files])
 
 

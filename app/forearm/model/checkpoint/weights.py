@@ -136,7 +136,7 @@ def load_weights(
         ThreadPoolExecutor(min(team.threads, MOST_DECODERS), "decode") as decoders,
     ):
         loader = Loader(checkpoint, files, decoders, bar)
-        if checkpoint.config.centred:
+        if checkpoint.config.centred or any(format.turned for format in checkpoint.formats.values()):
             sample = CentredWeights(checkpoint, sample, files, decoders)
         try:
             if tokens is None:
@@ -158,7 +158,7 @@ def _load_calibrated(
 
     plain: loads the float model.
     """
-    centred = target if isinstance(target, CentredWeights) else None
+    centred = target if isinstance(target, CentredWeights) and checkpoint.config.centred else None
     began = time.monotonic()
     layers: dict[int | None, list[Source]] = defaultdict(list)
     for part, stored in checkpoint.sources:

@@ -38,6 +38,7 @@ class CentredWeights:
     """Passes a model's tensors on to an executor, changed for 8 bits, with the biases that centring takes.
 
     Each matrix and bias is taken once, after the mean of the norm before it was set; without a mean, m is 0 and d is 1.
+    A model that is not centred has no such norms: its matrices are turned alone.
     """
 
     def __init__(
@@ -46,7 +47,8 @@ class CentredWeights:
         self._config, self._formats = checkpoint.config, checkpoint.formats
         self._target, self._files, self._threads = target, files, threads
         specs = matrices(checkpoint.config)
-        self._norm_of = {spec.name: norm for spec in specs if (norm := rotation.norm_before(spec.name, spec.role))}
+        norms_before = {spec.name: rotation.norm_before(spec.name, spec.role) for spec in specs}
+        self._norm_of = {name: norm for name, norm in norms_before.items() if norm and checkpoint.config.centred}
         self._matrix_of = {part.name: spec.name for spec in specs for part in spec.parts}
         # By the part whose rows are multiplied with d, the matrix behind it.
         self._down_of = {

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 # of 512 (rotation.py), which lose as little as groups of 128. The last layer's have activations of 16 bits: of all
 # layers' it loses most (KL 0.0072 -> 0.0067), and a prompt multiplies its last row alone with it. Where all activations
 # are of 16 bits, one scale for a row is enough. Models that are not rotated keep groups in all matrices then: 0.0048
-# with one scale for a row, 0.0031 so (rounded without feedback).
+# with one scale for a row, 0.0031 so (rounded without feedback), 0.0035 turned.
 INT8_GROUP = 128
 # Values of a row of a tied int8 head beside fp8 layers that share a scale, as do the activations before it, which are
 # not turned: the embedding has no columns that are. On SmolLM2-135M the KL divergence is 0.0292 with one scale for a
@@ -39,8 +39,10 @@ FP8_HEAD_GROUP = 32
 # predictions. A decode of 32 sequences of Qwen2.5-0.5B beside layers in groups of 128 takes 29.7, 28.0, 27.2 and 27.0
 # ms with 64, 128 and 448 values a scale and one for a row (AMX). Activations of 16 bits keep one scale for a row.
 HEAD_GROUPS = 2
-# Values of a row of the embedding beside a head of its own that share a scale. SmolLM2-135M's KL divergence is 0.0020
-# with 64 of them, 0.0021 with one scale for a row, 0.0019 with floats.
+# Values of a row of the int8 embedding that share a scale. SmolLM2-135M's KL divergence is 0.0020 with 64 of them and a
+# head of its own, 0.0021 with one scale for a row, 0.0019 with floats. In a model that is not smoothed the embedding
+# may be the head, with as many activations to a scale: 0.0054 with 64; 0.0120, 0.0044 and 0.0034 with one scale, 32 and
+# floats.
 EMBEDDING_GROUP = 64
 # Matrices that fp8 keeps in int8, weights alone: all but gate and up of the layers in the middle, which lose least for
 # their size (bench/results/quantization.md); one in so many layers lies at each end of the model. SmolLM2-135M, 10,220
@@ -88,6 +90,11 @@ class Asked:
         Beside fp8, whose rounding is relative to each value, that is the matrices that stay in int8.
         """
         return self.weights == "int8" or (self.weights == "fp8" and not self.portable)
+
+    @property
+    def turned(self) -> bool:
+        """True if activations are turned before matrices of int8 while serving, which other engines do not do."""
+        return self.rotated and not self.portable
 
     @property
     def centred(self) -> bool:
