@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "model/mixers/recurrent/convolve_channels.h"
 #include "model/step/multiply.h"
 #include "model/step/multiply_heads.h"
 
@@ -27,7 +28,7 @@ const Norm* RgLru::mix(StepWalk& w, size_t layer, const Norm* add) {
   const LayerNorms& norms = weights_.norms(layer);
   step_.multiply(w, *own.in, step_.stream(w, add, norms.input, own.in->matrix), step_.scratch.mixer_in);
   step_.barrier(w);
-  convolve(w, layer);
+  convolve_channels(w, step_, states_, layer, weights_.convolution(layer), kind(layer).inner, kind(layer).taps, true);
   step_.barrier(w);
   multiply_gate(w, *own.input_gate, 0);
   multiply_gate(w, *own.recurrence_gate, RgLruColumns(kind(layer)).recurrence);
@@ -39,34 +40,6 @@ const Norm* RgLru::mix(StepWalk& w, size_t layer, const Norm* add) {
   step_.project_back(w, step_.output(w, step_.scratch.mixed, own.out->matrix), *own.out, after);
   step_.barrier(w);
   return after;
-}
-
-// Convolves the member's channels of all sequences, and clears their states of those that begin.
-void RgLru::convolve(const StepWalk& w, size_t layer) {
-  const Batch& batch = step_.batch();
-  const RgLruKind& k = kind(layer);
-  const Convolution& weights = weights_.convolution(layer);
-  const Range channels = share(k.inner, kPanel, w.member, step_.pool.threads());
-  ShortConvTask task{};
-  task.stride = step_.scratch.mixer_in.stride;
-  task.width = k.taps;
-  task.taps = weights.taps.data();
-  task.bias = weights.bias.data();
-  task.channels = k.inner;
-  task.column_begin = channels.begin;
-  task.column_end = channels.end;
-  task.out = step_.scratch.convolved;
-  task.plain = true;
-  for (int64_t s = 0; s < batch.sequences; ++s) {
-    const Range rows{batch.start[s], batch.start[s + 1]};
-    const Range panels{channels.begin / kPanel, round_up(channels.end, kPanel) / kPanel};
-    if (batch.position[rows.begin] == 0) states_.clear(layer, batch.state[s], channels, panels);
-    task.b = step_.scratch.mixer_at(rows.begin, 0);
-    task.rows = rows.size();
-    task.state = states_.at(layer, batch.state[s]).tail;
-    task.out_row = rows.begin;
-    step_.kernel.short_conv(task);
-  }
 }
 
 // Makes a gate of each channel, from `column` on, of the channels of its head.

@@ -28,7 +28,6 @@ class RgLru {
   };
   const RgLruKind& kind(size_t layer) const { return *step_.config.layers[layer].mixer_as<RgLruKind>(); }
 
-  void convolve(const StepWalk& w, size_t layer);
   void multiply_gate(StepWalk& w, const Linear& gate, int64_t column);
   void move_states(const StepWalk& w, size_t layer);
 

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "model/mixers/recurrent/convolve_channels.h"
 #include "model/step/multiply.h"
 
 namespace forearm {
@@ -27,7 +28,7 @@ const Norm* SelectiveScan::mix(StepWalk& w, size_t layer, const Norm* add) {
   const Site& inner = step_.scratch.inner;
   step_.multiply(w, *own.in, step_.stream(w, add, weights_.norms(layer).input, own.in->matrix), columns(0));
   step_.barrier(w);
-  convolve(w, layer);
+  convolve_channels(w, step_, states_, layer, weights_.convolution(layer), kind(layer).inner, kind(layer).taps, false);
   step_.barrier(w);
   const Operand& x = step_.scratch.convolved;
   step_.multiply(w, *own.select, step_.rows_of(w, inner, x, own.select->matrix), columns(at.latent));
@@ -45,33 +46,6 @@ const Norm* SelectiveScan::mix(StepWalk& w, size_t layer, const Norm* add) {
   step_.project_back(w, step_.output(w, step_.scratch.mixed, own.out->matrix), *own.out, after);
   step_.barrier(w);
   return after;
-}
-
-// Convolves the member's channels of all sequences, and clears their states of those that begin.
-void SelectiveScan::convolve(const StepWalk& w, size_t layer) {
-  const Batch& batch = step_.batch();
-  const SelectiveScanKind& k = kind(layer);
-  const Convolution& weights = weights_.convolution(layer);
-  const Range channels = share(k.inner, kPanel, w.member, step_.pool.threads());
-  ShortConvTask task{};
-  task.stride = step_.scratch.mixer_in.stride;
-  task.width = k.taps;
-  task.taps = weights.taps.data();
-  task.bias = or_null(weights.bias);
-  task.channels = k.inner;
-  task.column_begin = channels.begin;
-  task.column_end = channels.end;
-  task.out = step_.scratch.convolved;
-  for (int64_t s = 0; s < batch.sequences; ++s) {
-    const Range rows{batch.start[s], batch.start[s + 1]};
-    const Range panels{channels.begin / kPanel, round_up(channels.end, kPanel) / kPanel};
-    if (batch.position[rows.begin] == 0) states_.clear(layer, batch.state[s], channels, panels);
-    task.b = step_.scratch.mixer_at(rows.begin, 0);
-    task.rows = rows.size();
-    task.state = states_.at(layer, batch.state[s]).tail;
-    task.out_row = rows.begin;
-    step_.kernel.short_conv(task);
-  }
 }
 
 // Normalizes dt's latent, b and c of the member's rows.

@@ -32,7 +32,6 @@ class SelectiveScan {
     return {step_.scratch.mixer_at(0, column), step_.scratch.mixer_in.stride, Form::f32_rows};
   }
 
-  void convolve(const StepWalk& w, size_t layer);
   void normalize(const StepWalk& w, size_t layer);
   void scan(const StepWalk& w, size_t layer);
 
