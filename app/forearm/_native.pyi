@@ -315,13 +315,13 @@ class Executor:
         Raises: ValueError for more rows than step_logit_rows, or another width.
         """
     def record_inputs(self) -> None:
-        """From now on keep the rows that each matrix is multiplied with in a step.
+        """From now on keep the rows that each matrix is multiplied with in a step; of experts, sums of their squares.
 
         Raises: ValueError naming a matrix whose format is not float32.
         """
     def inputs(self, part: str) -> Float32Array:
         """A copy of the last step's rows before the matrix with this part, float32 [rows, k]; no rows: it was not
-        multiplied."""
+        multiplied. Of experts: the sums of the squares of all steps' rows, float32 [experts, k]."""
     def logits(self) -> Float32Array:
         """A copy of the last step's logits, float32 [logit_rows, vocab], for tests; of a pooled model of its rows,
         [logit_rows, hidden]."""

@@ -16,15 +16,19 @@ from forearm.config.number_formats import WeightFormat
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.calibration import (
     DAMPING,
+    FEW_TOKENS,
     WINDOW,
+    CalibratedWeights,
     Team,
     calibrated_layers,
     calibration_tokens,
     importance,
+    importance_of_experts,
 )
 from forearm.model.checkpoint.hub import DEMO_MODEL
-from forearm.model.families.config import ModelConfig
+from forearm.model.families.config import Experts, ModelConfig
 from forearm.model.families.matrices import matrices, uniform_formats
+from forearm.model.quantization.rounding import PLAIN, Rounding
 
 Floats = npt.NDArray[np.float32]
 TOKENS = 600  # one whole window and part of a second
@@ -95,7 +99,9 @@ def calibrate(config: ModelConfig, tokens: list[int]) -> tuple[Floats, dict[str,
     residual = found.matrices["embed"][tokens]
     calibrations: dict[str, Floats] = {}
     for one in calibrated_layers(config, residual, found.load_layer, Team((), 2)):
-        calibrations |= {name: importance(rows) for name, rows in one.items()}
+        calibrations |= {
+            name: importance_of_experts(rows) if ".experts." in name else importance(rows) for name, rows in one.items()
+        }
     return residual, calibrations
 
 
@@ -115,14 +121,13 @@ def test_layers_one_by_one_give_what_the_whole_model_gives(shape: str) -> None:
     residual, calibrations = calibrate(config, tokens)
 
     assert same(residual, whole_model(config, tokens))
-    # layers.{i}.{qkv,o,up,down}: experts, and those that every token has beside them, are rounded plainly
-    packed = [spec for spec in matrices(config) if spec.name.startswith("layers.") and spec.name.count(".") == 2]
+    packed = [spec for spec in matrices(config) if spec.name.startswith("layers.")]
     packed = [spec for spec in packed if spec.role not in ("router", "mixer_heads")]
     assert {spec.name for spec in packed} <= set(calibrations)
     for spec in packed:
         weights = calibrations[spec.name]
-        assert weights.shape == (spec.k,)
-        assert weights.mean() == pytest.approx(1 + DAMPING, rel=1e-4)
+        assert weights.shape == ((spec.experts, spec.k) if ".experts." in spec.name else (spec.k,))
+        assert np.allclose(weights.mean(axis=-1), 1 + DAMPING, rtol=1e-4)
 
 
 def test_the_importance_of_a_column_is_its_mean_square_on_the_text() -> None:
@@ -136,6 +141,64 @@ def test_the_importance_of_a_column_is_its_mean_square_on_the_text() -> None:
 
     weights = calibrations["layers.0.qkv"]
     assert np.allclose(weights, squares / squares.mean() + DAMPING, rtol=1e-4)
+
+
+def test_the_rows_of_an_expert_are_those_of_the_tokens_that_chose_it() -> None:
+    config = SHAPES["experts"]
+    own = config.layers[0].feed_forward
+    assert isinstance(own, Experts)
+    found = tensors_of(replace(config, tied_head=True))
+    residual = found.matrices["embed"][prompt(1, TOKENS)]
+
+    rows = next(iter(calibrated_layers(config, residual, found.load_layer, Team((), 2))))
+
+    x = rows["layers.0.router"].astype(np.float64)
+    chosen = np.argsort(x @ found.matrices["layers.0.router"].T, axis=1)[:, -own.active :]
+    gates, ups = (
+        found.matrices[f"layers.0.experts.{name}"].reshape(own.count, own.width, -1) for name in ("gate", "up")
+    )
+    for expert in range(own.count):
+        mine = x[(chosen == expert).any(axis=1)]
+        gate = mine @ gates[expert].T
+        activated = gate / (1 + np.exp(-gate)) * (mine @ ups[expert].T)
+        for name, before in (("up", mine), ("down", activated)):
+            roots = np.sqrt(np.square(before).sum(axis=0))
+            assert np.allclose(rows[f"layers.0.experts.{name}"][expert], roots, rtol=1e-4), (expert, name)
+
+
+def test_columns_of_an_expert_that_no_token_chose_count_alike() -> None:
+    squares = np.array([[1.0, 3.0], [0.0, 0.0]], np.float32)
+
+    weights = importance_of_experts(np.sqrt(squares))
+
+    prior = FEW_TOKENS * squares.mean()
+    assert np.allclose(weights[0], (squares[0] + prior) / (2 + prior) + DAMPING, rtol=1e-6)
+    assert np.allclose(weights[1], 1 + DAMPING, rtol=1e-6)
+
+
+def test_each_expert_is_loaded_with_its_own_importance() -> None:
+    config = SHAPES["experts"]
+    own = config.layers[0].feed_forward
+    assert isinstance(own, Experts)
+    seen: list[tuple[int, int, float]] = []
+
+    class Loaded(Tensors):
+        def load_matrix(self, name: str, values: Floats, dtype: str, row: int = 0, rounding: Rounding = PLAIN) -> None:
+            assert rounding.importance is not None
+            seen.append((row, len(values), float(rounding.importance[0])))
+
+    target = CalibratedWeights(config, Loaded())
+    weights = np.ones((own.count, config.hidden), np.float32)
+    weights[:, 0] += np.arange(own.count)
+    target.see({"layers.0.experts.up": weights}, {})
+    first = np.zeros((own.width + 1, config.hidden), np.float32)
+
+    target.load_matrix("layers.0.experts.gate", first, "float32")  # an expert's rows, and one of the next
+    target.load_matrix("layers.0.experts.gate", first[:-2], "float32", own.width + 1)
+
+    columns = importance_of_experts(weights)[:, 0]
+    expected = [(0, own.width, columns[0]), (own.width, 1, columns[1]), (own.width + 1, own.width - 1, columns[1])]
+    assert seen == expected
 
 
 def test_an_input_of_nothing_but_zeros_calibrates_nothing() -> None:

@@ -66,6 +66,7 @@ const Norm* Experts::apply(StepWalk& w, size_t layer, const Norm* add) {
   const LayerMatrices& own = layers_[layer];
   const Operand shared =
       own.shared_down ? step_.output(w, step_.scratch.activated, own.shared_down->matrix) : Operand{};
+  if (shared.data && !kind(layer).apart) step_.record(w, own.shared_down->matrix, shared, w.rows);
   const int64_t block_rows = expert_block_rows(kind(layer), step_.scratch.step_tokens);
   for (int64_t first = 0; first < w.rows; first += block_rows) {
     const Range rows{first, std::min(first + block_rows, w.rows)};
@@ -266,6 +267,8 @@ void Experts::multiply_up(StepWalk& w, const Block& block, const Operand& in) co
   const Operand out = step_.scratch.expert_activated.target(down);
   const int64_t unit = each.gated ? 2 * kPanel : kPanel;
   const int64_t near_rows = std::max(kNearBytes / (in.stride * form_bytes(in.form)), kLeastRows);
+  for (const ExpertRows& rows : block.sorted.experts())
+    step_.record_expert(w, up, rows.expert, from_row(in, block.one_row ? 0 : rows.begin, up.groups()), rows.rows);
   GemmTask task{};
   task.epilogue = each.gated ? Epilogue::gated : Epilogue::activate;
   task.activation = each.activation;
@@ -339,6 +342,8 @@ void Experts::multiply_down(StepWalk& w, const Block& block, const Operand& in, 
   const int64_t rows = block.rows.size(), results = block.sorted.positions() + rows;
   const int64_t fit = step_.scratch.own_results / results / kPanel * kPanel;
   constexpr int64_t kMostColumns = 512;
+  for (const ExpertRows& own : block.sorted.experts())
+    step_.record_expert(w, down, own.expert, from_row(in, own.begin, down.groups()), own.rows);
   const auto work = [&](Range columns) { add_results(w, block, in, shared, columns); };
   if (rows <= kStaticRows) {
     // Reading starts anew with each expert of a piece: pieces are long, but leave some for others to take.

@@ -17,7 +17,7 @@ constexpr int64_t kNearBytes = 512 << 10, kLeastRows = 192;
 template <class Done>
 void Step::multiply(StepWalk& w, const Linear& linear, GemmTask task, const Done& done) {
   const Matrix& matrix = linear.matrix;
-  if (recording_ && w.member == 0) record(matrix, task.a, task.row_end);
+  record(w, matrix, task.a, task.row_end);
   task.w = matrix.weights();
   task.bias = or_null(linear.bias);
   task.scratch = scratch.gemm(w.member);

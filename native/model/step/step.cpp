@@ -50,11 +50,22 @@ const std::vector<float>& Step::inputs(const Matrix& matrix) const {
 }
 
 // Rows are complete here, and stay as they are until a barrier after the multiplication.
-void Step::record(const Matrix& matrix, const Operand& rows, int64_t count) {
+void Step::record(const StepWalk& w, const Matrix& matrix, const Operand& rows, int64_t count) {
+  if (!recording_ || w.member != 0) return;
   assert(rows.form == Form::f32_rows);
   std::vector<float>& kept = inputs_[&matrix];
   kept.resize(static_cast<size_t>(count * matrix.k));
   for (int64_t r = 0; r < count; ++r) std::copy_n(row_of(rows, r), matrix.k, kept.data() + r * matrix.k);
+}
+
+void Step::record_expert(const StepWalk& w, const Matrix& matrix, int64_t expert, const Operand& rows, int64_t count) {
+  if (!recording_ || w.member != 0) return;
+  assert(rows.form == Form::f32_rows);
+  std::vector<float>& kept = inputs_[&matrix];
+  kept.resize(static_cast<size_t>(matrix.experts * matrix.k));
+  float* sums = kept.data() + expert * matrix.k;
+  for (int64_t r = 0; r < count; ++r)
+    std::transform(row_of(rows, r), row_of(rows, r) + matrix.k, sums, sums, [](float x, float sum) { return sum + x * x; });
 }
 
 // Ascending, so that a row is read before it is overwritten.

@@ -116,10 +116,14 @@ class Step {
   // (in W^T + bias) instead, which is normalized and added when the residual is read next.
   void project_back(StepWalk& w, const Operand& in, const Linear& linear, bool normed, float scale = 1.0f);
 
-  // From now on keeps the rows that each matrix is multiplied with, until the next step.
+  // From now on keeps the rows that each matrix is multiplied with, until the next step; before matrices of experts,
+  // the sums of the squares of all rows' columns.
   void record_inputs() { recording_ = true; }
-  // Returns the last step's rows before `matrix`, [rows, k]; empty: it was not multiplied.
+  // Returns the last step's rows before `matrix`, [rows, k], or the sums, [experts, k]; empty: it was not multiplied.
   const std::vector<float>& inputs(const Matrix& matrix) const;
+  // Keeps what a matrix is about to be multiplied with, where inputs are recorded: all rows, or an expert's.
+  void record(const StepWalk& w, const Matrix& matrix, const Operand& rows, int64_t count);
+  void record_expert(const StepWalk& w, const Matrix& matrix, int64_t expert, const Operand& rows, int64_t count);
 
   // Calls work(rank, piece) once for each piece 0 .. count(rank) - 1 of each rank. A member takes pieces of its own
   // rank first, whose data are on its node, then those that other ranks have not begun.
@@ -158,7 +162,6 @@ class Step {
   void clear_counters(int member, int64_t first_phase);
   void normalize(const Norm& norm, const float* x, int64_t stride, Range rows, const Operand& out);
   static float* row_of(const Operand& rows, int64_t row) { return static_cast<float*>(rows.data) + row * rows.stride; }
-  void record(const Matrix& matrix, const Operand& rows, int64_t count);
   Operand prepare(StepWalk& w, const Source& source, const Matrix& matrix);
   void make_rows(const StepWalk& w, const Source& source, Range rows, const Matrix& matrix, const Operand& out);
   template <class Done>

@@ -9,30 +9,35 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from forearm import _native
-from forearm.array_types import Float32Array, Int32Array
+from forearm.array_types import Float32Array, Int32Array, UInt16Array
 from forearm.config.number_formats import WeightFormat
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.formats import spec_bytes
+from forearm.model.checkpoint.rounding_errors import TensorReceiver
 from forearm.model.families.config import Attention, ModelConfig
 from forearm.model.families.matrices import matrices, uniform_formats
 from forearm.model.quantization.feedback import RANK
+from forearm.model.quantization.rounding import PLAIN, Rounding
 
 log = logging.getLogger(__name__)
 
 TEXT = Path(__file__).with_name("calibration.txt")  # written for this purpose: prose, verse, chat, code, records
-VERSION = f"2 {hashlib.sha256(TEXT.read_bytes()).hexdigest()[:16]}"  # of the method and the text
+VERSION = f"3 {hashlib.sha256(TEXT.read_bytes()).hexdigest()[:16]}"  # of the method and the text
 WINDOW, BLOCK = 512, 32  # tokens of a step, and of a block of the KV cache
 MOST_TOKENS = 4096  # of the text, in the tokens of any model
 CENTRED_TOKENS = 2048  # of them, for means and main directions (centred.py)
 # Added to every mean square, as a part of their mean: a column that the text does not use is not worthless.
 DAMPING = 0.01
+# Added to an expert's squares, as a part of the mean of all experts: with 8 of 128 chosen, 256 tokens of the text are an
+# expert's on average, and 13 count as much as this.
+FEW_TOKENS = 0.05
 
 
 @dataclass(frozen=True)
@@ -79,11 +84,12 @@ def calibration_bytes(config: ModelConfig, threads: int, any_tier: bool = False)
         scratch = _native.scratch_bytes(one, specs, formats, WINDOW, WINDOW, window, threads, any_tier)
         cache = WINDOW // BLOCK * _native.kv_block_bytes(one, "float32") + _native.state_bytes(one)
         recorded, widest = sum(spec.k for spec in specs), max(spec.k for spec in specs)
+        of_experts = 4 * 4 * sum(spec.experts * spec.k for spec in specs if _is_of_experts(spec.name))  # 4 copies
         kept = 0
         if config.centred:  # copies of the widest, and three float64 matrices for each of its columns (feedback.py)
             kept = CENTRED_TOKENS * (recorded + 3 * widest) + 6 * RANK**2 * widest
         recorded = 4 * (WINDOW * (recorded + 2 * widest) + kept)
-        most = max(most, sum(spec_bytes(spec, floats) for spec in specs) + scratch + cache + recorded)
+        most = max(most, sum(spec_bytes(spec, floats) for spec in specs) + scratch + cache + recorded + of_experts)
     return most + 4 * (MOST_TOKENS + WINDOW) * config.hidden  # the residual stream
 
 
@@ -96,8 +102,8 @@ def calibrated_layers(
 ) -> Iterator[dict[str, Float32Array]]:
     """Yield, layer by layer, the rows that the layer's packed matrices are multiplied with, float32 [tokens, k].
 
-    They are by the matrices' names. Experts, and those beside them that every token has, are left out, and rows that
-    are all 0 or not all numbers.
+    They are by the matrices' names; those before experts are one row for each, the roots of the sums of its rows'
+    squares, float32 [experts, k]. Rows that are all 0 or not all numbers are left out.
     residual: float32 [tokens, hidden], the embeddings of the text; becomes the residual stream after each layer.
     load: loads the tensors of a layer into an executor that has this layer alone, as layer 0.
     squares_alone: of each window's rows one is kept, with their sums of squares.
@@ -128,9 +134,49 @@ def calibrated_layers(
             for spec in specs[1:]:  # all but the embedding
                 name = spec.name.replace("layers.0.", f"layers.{layer}.")
                 own = executor.inputs(spec.parts[0].name)
-                seen[name].append(np.sqrt(np.square(own).sum(axis=0, keepdims=True)) if squares_alone else own)
+                if _is_of_experts(name):
+                    seen[name] = [np.sqrt(own)]  # of all windows so far
+                else:
+                    seen[name].append(np.sqrt(np.square(own).sum(axis=0, keepdims=True)) if squares_alone else own)
         joined = {name: np.concatenate(seen.pop(name)) for name in tuple(seen)}
         yield {name: rows for name, rows in joined.items() if 0 < np.abs(rows).sum() < np.inf}
+
+
+class CalibratedWeights:
+    """Passes a model's tensors on to an executor or a writer, matrices with the importance of their columns."""
+
+    def __init__(self, config: ModelConfig, target: TensorReceiver) -> None:
+        self._target = target
+        self._matrix_of = {part.name: (spec, part.rows) for spec in matrices(config) for part in spec.parts}
+        self._importance: dict[str, Float32Array] = {}  # by matrix, float32 [experts, k]
+
+    def see(self, rows: Mapping[str, Float32Array], _squares: Mapping[str, Float32Array]) -> None:
+        """Take what the matrices that are loaded next are multiplied with (calibrated_layers)."""
+        self._importance = {
+            name: importance_of_experts(own) if _is_of_experts(name) else importance(own)[None]
+            for name, own in rows.items()
+        }
+
+    def load_matrix(
+        self, name: str, data: Float32Array | UInt16Array, dtype: str, row: int = 0, rounding: Rounding = PLAIN
+    ) -> None:
+        """Pass rows of a matrix on, those of each expert by themselves."""
+        spec, rows = self._matrix_of[name]
+        known, at = self._importance.get(spec.name), 0
+        while at < len(data):
+            expert = (row + at) // rows
+            end = len(data) if known is None else min(len(data), (expert + 1) * rows - row)
+            own = rounding if known is None else replace(rounding, importance=known[expert])
+            self._target.load_matrix(name, data[at:end], dtype, row + at, own)
+            at = end
+
+    def load_vector(self, name: str, values: Float32Array, row: int = 0) -> None:
+        """Pass a norm or a bias on."""
+        self._target.load_vector(name, values, row)
+
+    def finish_loading(self) -> None:
+        """Note that all tensors were taken."""
+        self._target.finish_loading()
 
 
 def importance(rows: Float32Array) -> Float32Array:
@@ -141,6 +187,21 @@ def importance(rows: Float32Array) -> Float32Array:
     squares = np.square(rows).sum(axis=0)
     weighed: Float32Array = squares / squares.mean() + np.float32(DAMPING)
     return weighed
+
+
+def importance_of_experts(rows: Float32Array) -> Float32Array:
+    """Return the same for each expert, float32 [experts, k]: of one that few tokens chose, columns count alike.
+
+    rows: of each expert the roots of the sums of the squares of its columns, float32 [experts, k].
+    """
+    squares = np.square(rows)
+    squares += np.float32(FEW_TOKENS) * squares.mean()
+    weighed: Float32Array = squares / squares.mean(axis=1, keepdims=True) + np.float32(DAMPING)
+    return weighed
+
+
+def _is_of_experts(matrix: str) -> bool:
+    return ".experts." in matrix
 
 
 def _window(config: ModelConfig) -> int:

@@ -23,7 +23,13 @@ from forearm import _native
 from forearm.array_types import Float32Array, Int32Array
 from forearm.config.number_formats import INTEGERS, WeightFormat
 from forearm.errors import ConfigError
-from forearm.model.checkpoint.calibration import CENTRED_TOKENS, Team, calibrated_layers, calibration_tokens, importance
+from forearm.model.checkpoint.calibration import (
+    CENTRED_TOKENS,
+    CalibratedWeights,
+    Team,
+    calibrated_layers,
+    calibration_tokens,
+)
 from forearm.model.checkpoint.checkpoint import Checkpoint, Stored, stored_bytes
 from forearm.model.checkpoint.formats import Source, spec_bytes, summary
 from forearm.model.checkpoint.rotated import RotatedWeights
@@ -42,7 +48,6 @@ from forearm.model.pooling.adapters import AdaptedTensor
 from forearm.model.quantization.centred import CentredWeights
 from forearm.model.quantization.codes import CodedMatrix, Codes, column_order, dequantized, expressed
 from forearm.model.quantization.quality import log_loss
-from forearm.model.quantization.rounding import PLAIN, Rounding
 from forearm.model.quantization.smoothing import ColumnSquares
 
 if TYPE_CHECKING:
@@ -159,6 +164,7 @@ def _load_calibrated(
     plain: loads the float model.
     """
     centred = target if isinstance(target, CentredWeights) and checkpoint.config.centred else None
+    seeing = centred or CalibratedWeights(checkpoint.config, target)
     began = time.monotonic()
     layers: dict[int | None, list[Source]] = defaultdict(list)
     for part, stored in checkpoint.sources:
@@ -186,11 +192,9 @@ def _load_calibrated(
             Files().mapping(table.path).rows(table, embed.rows(0, embed.shape[0]))[tokens], table.float_dtype
         )
     for layer, rows in enumerate(calibrated_layers(checkpoint.config, residual, load, team, not centred)):
-        if centred:
-            centred.see(rows, squares)
-        roundings = {} if centred else {name: Rounding(importance(own)) for name, own in rows.items()}
+        seeing.see(rows, squares)
         for part, stored in layers[layer]:
-            loader.load(target, part, stored, roundings.get(part.matrix, PLAIN))
+            loader.load(seeing, part, stored)
     if centred:
         for source in behind:
             plain.load(ColumnSquares(squares), *source)
@@ -215,7 +219,7 @@ class Loader:
         streamed = checkpoint.rotated and not checkpoint.config.centred  # others are rotated by CentredWeights
         self._rotated = RotatedWeights(checkpoint, self._files) if streamed else None
 
-    def load(self, target: TensorReceiver, part: TensorPart, stored: Stored, rounding: Rounding = PLAIN) -> None:
+    def load(self, target: TensorReceiver, part: TensorPart, stored: Stored) -> None:
         """Load one part of the checkpoint."""
         if (
             part.matrix
@@ -228,7 +232,7 @@ class Loader:
             else:
                 floats = widened(self._files.mapping(stored.path).rows(stored, own), stored.float_dtype)
             floats = np.ascontiguousarray(floats.T) if part.turned else floats
-            target.load_matrix(part.name, floats, "float32", part.at, rounding)
+            target.load_matrix(part.name, floats, "float32", part.at)
             self._bar.update(stored_bytes(part, stored))
         elif isinstance(stored, CodedMatrix):
             assert isinstance(target, RoundingSample | _native.Executor), "a quantized checkpoint is not written again"
@@ -254,7 +258,7 @@ class Loader:
             for row in range(0, part.shape[0], step):
                 piece = part.rows(row, min(row + step, part.shape[0]))
                 values = stored.rows(files, piece) if isinstance(stored, AdaptedTensor) else mapping.rows(stored, piece)
-                target.load_matrix(part.name, values, stored.float_dtype, part.at + row, rounding)
+                target.load_matrix(part.name, values, stored.float_dtype, part.at + row)
                 mapping.release(stored.begin + piece.start * row_bytes, stored.begin + (piece[-1] + 1) * row_bytes)
                 self._bar.update(len(piece) * row_bytes)
 
