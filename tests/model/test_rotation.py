@@ -14,6 +14,7 @@ from forearm.config.number_formats import WeightFormat
 from forearm.model.checkpoint import weights
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.quality_report import TextModel
+from forearm.model.families.config import Experts
 from forearm.model.families.matrices import uniform_formats
 from forearm.model.quantization.quantization import Asked
 
@@ -22,6 +23,13 @@ ROTATED = {
     "ArceeConfig", "Ernie4_5Config", "GemmaConfig", "GlmConfig", "GraniteConfig", "HeliumConfig", "InternLM3Config",
     "LlamaConfig", "MinistralConfig", "Mistral3Config", "MistralConfig", "Phi3Config", "Qwen2Config", "Qwen2VLConfig",
     "Qwen2_5_VLConfig", "Qwen3Config", "Qwen3VLConfig", "SeedOssConfig", "SmolLM3Config",
+}  # fmt: skip
+WITH_EXPERTS = {
+    "AriaConfig", "AriaTextConfig", "DeepseekOcr2Config", "Dots1Config", "Ernie4_5_MoeConfig", "ExaoneMoeConfig",
+    "FlintConfig", "Glm4MoeConfig", "Glm4vMoeConfig", "GptOssConfig", "GraniteMoeConfig", "GraniteMoeSWAConfig",
+    "GraniteMoeSharedConfig", "HYV3Config", "HunYuanMoEV1Config", "LagunaConfig", "MellumConfig", "MiniMaxM2Config",
+    "MixtralConfig", "OlmoeConfig", "Qwen2MoeConfig", "Qwen3MoeConfig", "Qwen3OmniMoeThinkerConfig",
+    "Qwen3VLMoeConfig", "SolarOpenConfig",
 }  # fmt: skip
 
 
@@ -48,7 +56,7 @@ def test_a_model_is_rotated_without_changing_a_logit_or_left_as_it_is_stored(
             tmp_path, dtype="float32", max_model_len=case.max_model_len, quantization=Asked("int8")
         )
     assert opened.rotated != ("is not calibrated" in caplog.text)
-    assert opened.rotated or case.config not in ROTATED or "mistral4" in case.name  # latent attention
+    assert opened.rotated or case.config not in ROTATED | WITH_EXPERTS or "mistral4" in case.name  # latent attention
     assert opened.config.centred == opened.rotated
     if not opened.rotated:
         assert opened.config.tied_head == stored.config.tied_head
@@ -56,8 +64,11 @@ def test_a_model_is_rotated_without_changing_a_logit_or_left_as_it_is_stored(
 
     assert not opened.config.tied_head
     expected = in_float32(stored).logits(TOKENS)
+    has_experts = any(isinstance(layer.feed_forward, Experts) for layer in stored.config.layers)
     for asked in (Asked("int8"), Asked("fp8", "none"), Asked("int8", portable=True)):  # the last has another stream
         one = open_checkpoint(tmp_path, dtype="float32", max_model_len=case.max_model_len, quantization=asked)
-        assert one.rotated
+        assert one.rotated != (asked.portable and has_experts)
         assert one.config.centred != asked.portable
-        assert np.abs(in_float32(one).logits(TOKENS) - expected).max() <= 2e-5 * np.abs(expected).max()
+        # Of this one, transformers' logits in float32 and float64 are 2.1e-5 apart.
+        bound = 5e-5 if case.name == "granitemoe_swa" else 2e-5
+        assert np.abs(in_float32(one).logits(TOKENS) - expected).max() <= bound * np.abs(expected).max()

@@ -24,7 +24,8 @@ from forearm.model.checkpoint.rounding_errors import TensorReceiver
 from forearm.model.families.config import Attention, ModelConfig
 from forearm.model.families.matrices import matrices, uniform_formats
 from forearm.model.quantization.feedback import RANK
-from forearm.model.quantization.rounding import PLAIN, Rounding
+from forearm.model.quantization.rounding import PLAIN, Rounding, expert_slices
+from forearm.model.quantization.smoothing import ExpertSquares
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +36,8 @@ MOST_TOKENS = 4096  # of the text, in the tokens of any model
 CENTRED_TOKENS = 2048  # of them, for means and main directions (centred.py)
 # Added to every mean square, as a part of their mean: a column that the text does not use is not worthless.
 DAMPING = 0.01
-# Added to an expert's squares, as a part of the mean of all experts: with 8 of 128 chosen, 256 tokens of the text are an
-# expert's on average, and 13 count as much as this.
+# Added to an expert's squares, as a part of the mean of all experts: where 8 of 128 are chosen, an expert has 256 tokens
+# of the text on average, and 13 count as much as this.
 FEW_TOKENS = 0.05
 
 
@@ -84,7 +85,7 @@ def calibration_bytes(config: ModelConfig, threads: int, any_tier: bool = False)
         scratch = _native.scratch_bytes(one, specs, formats, WINDOW, WINDOW, window, threads, any_tier)
         cache = WINDOW // BLOCK * _native.kv_block_bytes(one, "float32") + _native.state_bytes(one)
         recorded, widest = sum(spec.k for spec in specs), max(spec.k for spec in specs)
-        of_experts = 4 * 4 * sum(spec.experts * spec.k for spec in specs if _is_of_experts(spec.name))  # 4 copies
+        of_experts = 4 * 4 * sum(spec.experts * spec.k for spec in specs if is_of_experts(spec.name))  # 4 copies
         kept = 0
         if config.centred:  # copies of the widest, and three float64 matrices for each of its columns (feedback.py)
             kept = CENTRED_TOKENS * (recorded + 3 * widest) + 6 * RANK**2 * widest
@@ -134,7 +135,7 @@ def calibrated_layers(
             for spec in specs[1:]:  # all but the embedding
                 name = spec.name.replace("layers.0.", f"layers.{layer}.")
                 own = executor.inputs(spec.parts[0].name)
-                if _is_of_experts(name):
+                if is_of_experts(name):
                     seen[name] = [np.sqrt(own)]  # of all windows so far
                 else:
                     seen[name].append(np.sqrt(np.square(own).sum(axis=0, keepdims=True)) if squares_alone else own)
@@ -147,13 +148,13 @@ class CalibratedWeights:
 
     def __init__(self, config: ModelConfig, target: TensorReceiver) -> None:
         self._target = target
-        self._matrix_of = {part.name: (spec, part.rows) for spec in matrices(config) for part in spec.parts}
+        self._matrix_of = {part.name: (spec.name, part.rows) for spec in matrices(config) for part in spec.parts}
         self._importance: dict[str, Float32Array] = {}  # by matrix, float32 [experts, k]
 
-    def see(self, rows: Mapping[str, Float32Array], _squares: Mapping[str, Float32Array]) -> None:
+    def see(self, rows: Mapping[str, Float32Array], _squares: ExpertSquares) -> None:
         """Take what the matrices that are loaded next are multiplied with (calibrated_layers)."""
         self._importance = {
-            name: importance_of_experts(own) if _is_of_experts(name) else importance(own)[None]
+            name: importance_of_experts(own) if is_of_experts(name) else importance(own)[None]
             for name, own in rows.items()
         }
 
@@ -161,14 +162,14 @@ class CalibratedWeights:
         self, name: str, data: Float32Array | UInt16Array, dtype: str, row: int = 0, rounding: Rounding = PLAIN
     ) -> None:
         """Pass rows of a matrix on, those of each expert by themselves."""
-        spec, rows = self._matrix_of[name]
-        known, at = self._importance.get(spec.name), 0
-        while at < len(data):
-            expert = (row + at) // rows
-            end = len(data) if known is None else min(len(data), (expert + 1) * rows - row)
-            own = rounding if known is None else replace(rounding, importance=known[expert])
-            self._target.load_matrix(name, data[at:end], dtype, row + at, own)
-            at = end
+        matrix, expert_rows = self._matrix_of[name]
+        known = self._importance.get(matrix)
+        if known is None:
+            self._target.load_matrix(name, data, dtype, row, rounding)
+            return
+        for expert, own in expert_slices(expert_rows, row, len(data)):
+            own_rounding = replace(rounding, importance=known[expert])
+            self._target.load_matrix(name, data[own], dtype, row + own.start, own_rounding)
 
     def load_vector(self, name: str, values: Float32Array, row: int = 0) -> None:
         """Pass a norm or a bias on."""
@@ -194,13 +195,23 @@ def importance_of_experts(rows: Float32Array) -> Float32Array:
 
     rows: of each expert the roots of the sums of the squares of its columns, float32 [experts, k].
     """
-    squares = np.square(rows)
-    squares += np.float32(FEW_TOKENS) * squares.mean()
+    squares = squares_of_experts(rows)
     weighed: Float32Array = squares / squares.mean(axis=1, keepdims=True) + np.float32(DAMPING)
     return weighed
 
 
-def _is_of_experts(matrix: str) -> bool:
+def squares_of_experts(rows: Float32Array) -> Float32Array:
+    """Return the squares of an expert's columns, float32 [experts, k], which are alike if few tokens chose it.
+
+    rows: the roots of their sums.
+    """
+    squares = np.square(rows)
+    squares += np.float32(FEW_TOKENS) * squares.mean()
+    return squares
+
+
+def is_of_experts(matrix: str) -> bool:
+    """Return whether the matrix of this name is that of experts."""
     return ".experts." in matrix
 
 

@@ -83,7 +83,7 @@ class Checkpoint:
         """Upper bound of the bytes that the weights take in memory; vectors are float32, padded to panels of 16."""
         sizes = [part.shape[0] for part, _ in self.sources if not part.matrix]
         if self.config.centred:  # biases that the checkpoint may not have
-            sizes += [part.rows for spec in matrices(self.config) if spec.bias for part in spec.parts]
+            sizes += [part.rows * spec.experts for spec in matrices(self.config) if spec.bias for part in spec.parts]
             sizes += [self.config.hidden] * (2 * len(self.config.layers) + 1)
         vectors = sum(4 * -(-size // 16) * 16 for size in sizes)
         return (
@@ -186,7 +186,7 @@ def _served(config: ModelConfig, tensors: Mapping[str, StoredTensor], asked: Ask
 
     A log line says why the model's maths do not allow a rotation. Its norms may take the means of activations away.
     """
-    why = obstacle(config)
+    why = obstacle(config, asked.portable)
     centred, turned = asked.centred and config.norm_weight and not why, asked.turned and not config.pooled
     if not asked.rotated or why:
         if asked.rotated:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from forearm import _native
-from forearm.array_types import Float32Array, Int32Array
+from forearm.array_types import Int32Array
 from forearm.config.number_formats import INTEGERS, WeightFormat
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.calibration import (
@@ -48,7 +48,7 @@ from forearm.model.pooling.adapters import AdaptedTensor
 from forearm.model.quantization.centred import CentredWeights
 from forearm.model.quantization.codes import CodedMatrix, Codes, column_order, dequantized, expressed
 from forearm.model.quantization.quality import log_loss
-from forearm.model.quantization.smoothing import ColumnSquares
+from forearm.model.quantization.smoothing import ColumnSquares, ExpertSquares
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -174,11 +174,11 @@ def _load_calibrated(
         if source not in behind:
             loader.load(target, *source)
 
-    squares: dict[str, Float32Array] = {}  # of the columns of the layer's parts of matrices
+    squares: ExpertSquares = {}  # of the columns of the layer's parts of matrices
 
     def load(one: _native.Executor, layer: int) -> None:
         squares.clear()
-        seen = ColumnSquares(squares, one, layer) if centred else one
+        seen = ColumnSquares(squares, centred.expert_rows, one, layer) if centred else one
         beside = ("attention_bias", *(("positions", "embed_norm", "embed_norm.bias") if layer == 0 else ()))
         for part, stored in (*layers[layer], *(source for source in layers[None] if source[0].name in beside)):
             name = part.name.replace(f"layers.{layer}.", "layers.0.", 1)
@@ -197,7 +197,7 @@ def _load_calibrated(
             loader.load(seeing, part, stored)
     if centred:
         for source in behind:
-            plain.load(ColumnSquares(squares), *source)
+            plain.load(ColumnSquares(squares, centred.expert_rows), *source)
         centred.see_stream(residual, squares)
     for part, stored in behind:
         loader.load(target, part, stored)

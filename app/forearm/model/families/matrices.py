@@ -101,7 +101,7 @@ def matrices(config: ModelConfig) -> list[MatrixSpec]:
         router = [MatrixPart(f"{at}router", "mlp.gate", own.count + own.zeros)]
         if own.shared_gate:
             router.append(MatrixPart(f"{at}shared_gate", "mlp.shared_expert_gate", 1))
-        found.append(MatrixSpec(f"{at}router", tuple(router), width, "router", own.router_bias))
+        found.append(MatrixSpec(f"{at}router", tuple(router), width, "router", own.router_bias or config.centred))
         found += _up_and_down(config, own, f"{at}experts.", "mlp.experts.{expert}.")
         if own.shared:
             found += _up_and_down(config, own.shared, f"{at}shared.", "mlp.shared_expert.")

@@ -13,22 +13,24 @@ rounded with feedback of their errors (feedback.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 
 from forearm.array_types import Float32Array, UInt16Array
+from forearm.model.checkpoint.calibration import is_of_experts, squares_of_experts
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.rounding_errors import TensorReceiver
 from forearm.model.checkpoint.shards import Files, StoredTensor, widened
-from forearm.model.families.config import FeedForward
+from forearm.model.families.config import Experts, FeedForward, Layer
 from forearm.model.families.matrices import matrices
 from forearm.model.quantization import rotation
 from forearm.model.quantization.feedback import feedback_of
-from forearm.model.quantization.rounding import PLAIN, Rounding
-from forearm.model.quantization.smoothing import column_weights
+from forearm.model.quantization.rounding import PLAIN, Rounding, expert_slices
+from forearm.model.quantization.smoothing import ExpertSquares, column_weights
 
 # Values of a piece, 2 MiB of float32, which fit a core's second-level cache, and pieces that are in memory at once.
 _PIECE_VALUES, _AT_ONCE = 1 << 19, 16
@@ -49,43 +51,69 @@ class CentredWeights:
         specs = matrices(checkpoint.config)
         norms_before = {spec.name: rotation.norm_before(spec.name, spec.role) for spec in specs}
         self._norm_of = {name: norm for name, norm in norms_before.items() if norm and checkpoint.config.centred}
-        self._matrix_of = {part.name: spec.name for spec in specs for part in spec.parts}
+        self._spec_of = {part.name: spec for spec in specs for part in spec.parts}
+        self._parts = {spec.name: [part.name for part in spec.parts] for spec in specs}
+        self.expert_rows = {part.name: part.rows for spec in specs for part in spec.parts}  # of an expert, by part
         # By the part whose rows are multiplied with d, the matrix behind it.
         self._down_of = {
-            f"layers.{i}.up": f"layers.{i}.down"
+            f"layers.{i}.{at}up": f"layers.{i}.{at}down"
             for i, layer in enumerate(checkpoint.config.layers)
-            if isinstance(own := layer.feed_forward, FeedForward) and own.gated and math.isinf(own.limit)
+            for at, own in _feed_forwards(layer).items()
+            if own.gated and math.isinf(own.limit) and own.activation != "swiglu_oai"  # which clips up
         }
         # The rows of each part that has a bias.
-        self._rows = {part.name: part.rows for spec in specs if spec.name in self._norm_of for part in spec.parts}
+        self._rows = {
+            part.name: part.rows * spec.experts for spec in specs if spec.name in self._norm_of for part in spec.parts
+        }
         norms = set(self._norm_of.values())
         self._norms = {part.name: (part, stored) for part, stored in checkpoint.sources if part.name in norms}
         self._means: dict[str, Float32Array] = {}  # by norm
-        self._columns: dict[str, Float32Array] = {}  # d, by matrix
+        self._norm_columns: dict[str, Float32Array] = {}  # d, by norm
+        self._columns: dict[str, Float32Array] = {}  # d, by matrix, float32 [1 or experts, k]
         self._feedback: dict[str, Float32Array] = {}  # by matrix
         self._biases: dict[str, Float32Array] = {}  # by part of a matrix, those that were begun
 
-    def see(self, rows: Mapping[str, Float32Array], squares: Mapping[str, Float32Array]) -> None:
-        """Take what matrices of the float model are multiplied with, float32 [tokens, k], by their names.
+    def see(self, rows: Mapping[str, Float32Array], squares: ExpertSquares) -> None:
+        """Take what matrices of the float model are multiplied with (calibrated_layers), by their names.
 
-        squares: of their columns, float32 [k], by the names of their parts.
+        squares: of the columns of their parts.
         """
         self._feedback.clear()  # of the layer before
+        readers: dict[str, list[str]] = defaultdict(list)  # by norm
+        for name in rows:
+            if norm := self._norm_of.get(name):
+                readers[norm].append(name)
+        for norm, names in readers.items():
+            own = next(rows[name] for name in names if not is_of_experts(name))
+            self._means[norm] = own.mean(axis=0)
+            served = own - self._means[norm]
+            rounded = [part for name in names if self._formats[name].is_quantized for part in self._parts[name]]
+            of_weights = [own for (part, _), own in squares.items() if part in rounded]
+            if of_weights:
+                self._norm_columns[norm] = column_weights(np.square(served).mean(axis=0), np.sum(of_weights, axis=0))
+                self._columns |= dict.fromkeys(names, self._norm_columns[norm][None])
+                served = served * self._norm_columns[norm]
+            self._see_rows(served, names)
+        for name in {name for name in self._down_of.values() if name in rows}:
+            of_weights = [squares[part, i] for part in self._parts[name] for i in range(self._spec_of[part].experts)]
+            of_rows = squares_of_experts(rows[name]) if is_of_experts(name) else np.square(rows[name]).mean(axis=0)
+            self._columns[name] = column_weights(np.atleast_2d(of_rows), np.stack(of_weights))
         for name, own in rows.items():
-            served, norm = own, self._norm_of.get(name)
-            if norm is not None:
-                self._means[norm] = own.mean(axis=0)
-                served = own - self._means[norm]
-            if norm is not None or name in self._down_of.values():
-                of_weights = [squares[part] for part, matrix in self._matrix_of.items() if matrix == name]
-                self._columns[name] = column_weights(np.square(served).mean(axis=0), np.sum(of_weights, axis=0))
-                served = served * self._columns[name]
-            if self._formats[name].turned:
-                served = rotation.turn(served, self._formats[name].group)
-            if self._formats[name].is_integer:
-                self._feedback[name] = feedback_of(served)
+            if name not in self._norm_of and not is_of_experts(name):
+                columns = self._columns.get(name)
+                self._see_rows(own if columns is None else own * columns, [name])
 
-    def see_stream(self, residual: Float32Array, squares: Mapping[str, Float32Array]) -> None:
+    def _see_rows(self, rows: Float32Array, names: Sequence[str]) -> None:
+        """Find the feedback of matrices that are multiplied with these rows, turned as their formats say."""
+        found: dict[int | None, Float32Array] = {}  # by the columns of a group; None: not turned
+        for name in names:
+            if (format := self._formats[name]).is_integer:
+                group = format.group if format.turned else None
+                if group not in found:
+                    found[group] = feedback_of(rows if group is None else rotation.turn(rows, group))
+                self._feedback[name] = found[group]
+
+    def see_stream(self, residual: Float32Array, squares: ExpertSquares) -> None:
         """Take the stream behind the layers, float32 [tokens, hidden], and the squares of the head's columns."""
         if "head" in self._norm_of and np.isfinite(residual).all():
             means = np.square(residual).mean(axis=1, keepdims=True) + np.float32(self._config.norm_eps)
@@ -100,24 +128,28 @@ class CentredWeights:
         self, name: str, data: Float32Array | UInt16Array, dtype: str, row: int = 0, rounding: Rounding = PLAIN
     ) -> None:
         """Pass rows of a matrix on, and add their products with the mean to its bias."""
-        rounding = replace(rounding, feedback=self._feedback.get(self._matrix_of[name]))
+        rounding = replace(rounding, feedback=self._feedback.get(self._spec_of[name].name))
         step = max(1, _PIECE_VALUES // data.shape[1])
-        starts = range(0, len(data), step)
-        for first in range(0, len(starts), _AT_ONCE):
-            some = starts[first : first + _AT_ONCE]
-            pieces = [(name, data[at : at + step], dtype, row + at) for at in some]
-            for at, rows in zip(some, self._threads.map(self._served, *zip(*pieces, strict=True)), strict=True):
-                self._target.load_matrix(name, rows, "float32", row + at, rounding)
+        pieces = [
+            (name, data[at : min(at + step, own.stop)], dtype, row + at, expert)
+            for expert, own in expert_slices(self.expert_rows[name], row, len(data))
+            for at in range(own.start, own.stop, step)
+        ]
+        for first in range(0, len(pieces), _AT_ONCE):
+            some = pieces[first : first + _AT_ONCE]
+            served = self._threads.map(self._served, *zip(*some, strict=True))
+            for (_, _, _, at, _), rows in zip(some, served, strict=True):
+                self._target.load_matrix(name, rows, "float32", at, rounding)
 
-    def _served(self, name: str, data: Float32Array | UInt16Array, dtype: str, row: int) -> Float32Array:
+    def _served(self, name: str, data: Float32Array | UInt16Array, dtype: str, row: int, expert: int) -> Float32Array:
         """Return rows of a part as they are rounded, float32 [rows, k]; their products with the mean become biases."""
-        matrix, end, rows = self._matrix_of[name], row + len(data), widened(data, dtype)
+        matrix, end, rows = self._spec_of[name].name, row + len(data), widened(data, dtype)
         if (weights := self._row_weights(name)) is not None:
             rows *= weights[row:end, None]
         if (mean := self._means.get(self._norm_of.get(matrix, ""))) is not None:
             self._bias(name)[row:end] += rows @ mean
         if (columns := self._columns.get(matrix)) is not None:
-            rows /= columns
+            rows /= columns[expert % len(columns)]
         return rotation.turn(rows, self._formats[matrix].group) if self._formats[matrix].turned else rows
 
     def load_vector(self, name: str, values: Float32Array, row: int = 0) -> None:
@@ -134,9 +166,8 @@ class CentredWeights:
         for name, rows in self._rows.items():
             self._target.load_vector(f"{name}.bias", self._biases.get(name, np.zeros(rows, np.float32)))
         one = np.float32(self._config.norm_plus_one)
-        columns = {self._norm_of[name]: own for name, own in self._columns.items() if name in self._norm_of}
         for norm in self._norms:
-            own = columns.get(norm, np.ones(self._config.hidden, np.float32))
+            own = self._norm_columns.get(norm, np.ones(self._config.hidden, np.float32))
             self._target.load_vector(norm, self._weights_of(norm) * own - one)
             mean = self._means.get(norm, np.zeros(self._config.hidden, np.float32))
             self._target.load_vector(f"{norm}.bias", -mean * own)
@@ -144,7 +175,16 @@ class CentredWeights:
 
     def _row_weights(self, part: str) -> Float32Array | None:
         """Return what the rows of a part are multiplied with, float32 [rows]; None: with nothing."""
-        return self._columns.get(self._down_of.get(part, ""))
+        columns = self._columns.get(self._down_of.get(part, ""))
+        return None if columns is None else columns.ravel()
 
     def _bias(self, part: str) -> Float32Array:
         return self._biases.setdefault(part, np.zeros(self._rows[part], np.float32))
+
+
+def _feed_forwards(layer: Layer) -> dict[str, FeedForward | Experts]:
+    """Return the feed-forwards of a layer, by what the names of their matrices begin with in it."""
+    own = layer.feed_forward
+    if isinstance(own, Experts):
+        return {"experts.": own} | ({"shared.": own.shared} if own.shared else {})
+    return {} if own is None else {"": own}

@@ -20,13 +20,15 @@ from functools import cache
 import numpy as np
 
 from forearm.array_types import Float32Array
-from forearm.model.families.config import Attention, FeedForward, ModelConfig
+from forearm.model.families.config import Attention, Experts, FeedForward, Layer, ModelConfig
 from forearm.model.families.matrices import Role
 
 VERSION = 4  # of the rotation in the weight cache's key: raised when Q, turn or smoothing.py changes
 _INNER = 64  # order of the inner factor of Q: two products of small matrices are cheaper than one of a large matrix
 # Roles of matrices that read the residual stream through a norm, and the norm's name, in its layer if it has one.
-_NORMS: dict[Role, str] = {"mixer_in": "input_norm", "feed_forward_in": "pre_mlp_norm", "head": "final_norm"}
+_NORMS: dict[Role, str] = {
+    "mixer_in": "input_norm", "feed_forward_in": "pre_mlp_norm", "router": "pre_mlp_norm", "head": "final_norm",
+}  # fmt: skip
 TURNED = 512  # most columns of a group of activations that share a scale
 # Roles of matrices before which activations are turned.
 TURNED_ROLES: tuple[Role, ...] = ("mixer_in", "mixer_out", "feed_forward_in", "feed_forward_out", "head")
@@ -34,17 +36,13 @@ _MOST_ODD = 61  # the largest prime factor of rows that are turned (kernels.h, i
 WRITERS: tuple[Role, ...] = ("mixer_out", "feed_forward_out")  # roles of matrices that write the residual stream
 
 
-def obstacle(config: ModelConfig) -> str:
+def obstacle(config: ModelConfig, portable: bool) -> str:
     """Return why this model is not rotated; empty if it can be.
 
     Every norm of the residual stream must be an RMSNorm directly before matrices, and what leaves the model are logits.
+    portable: the residual stream is rotated, not each matrix's rows.
     """
-    known = all(
-        type(layer.mixer) is Attention
-        and not (layer.mamba2 or layer.mixer.value_dim)
-        and type(layer.feed_forward) is FeedForward
-        for layer in config.layers
-    )
+    known = all(_is_known(layer, portable) for layer in config.layers)
     obstacles = {
         "it has LayerNorms": config.layer_norm,
         "its norms do not stand directly before matrices": config.norm_placement != "pre" or not config.final_norm,
@@ -58,10 +56,20 @@ def obstacle(config: ModelConfig) -> str:
     return next((text for text, holds in obstacles.items() if holds), "")
 
 
+def _is_known(layer: Layer, portable: bool) -> bool:
+    """Return whether a layer is attention, and a feed-forward or experts that read nothing but its norm."""
+    mixer, own = layer.mixer, layer.feed_forward
+    if type(mixer) is not Attention or layer.mamba2 or mixer.value_dim or mixer.blocks:
+        return False
+    if isinstance(own, Experts) and not portable:
+        return not (own.apart or own.ahead or own.scales_input or own.zeros or own.behind)
+    return isinstance(own, FeedForward)
+
+
 def norm_before(name: str, role: Role) -> str:
     """Return the name of the norm whose weights belong into a matrix; empty if there is none."""
-    norm = _NORMS.get(role, "")
-    return f"{name.rpartition('.')[0]}.{norm}".lstrip(".") if norm else ""
+    norm, layer = _NORMS.get(role, ""), ".".join(name.split(".")[:2])
+    return f"{layer}.{norm}" if norm and name.startswith("layers.") else norm
 
 
 def turns_heads(name: str, role: Role) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from forearm.array_types import Float32Array
@@ -20,3 +21,16 @@ class Rounding:
 
 
 PLAIN = Rounding()
+
+
+def expert_slices(expert_rows: int, row: int, rows: int) -> Iterator[tuple[int, slice]]:
+    """Yield each expert of `rows` rows from `row` on, and which of them are its own.
+
+    expert_rows: rows of each expert, which follow each other.
+    """
+    at = 0
+    while at < rows:
+        expert = (row + at) // expert_rows
+        end = min(rows, (expert + 1) * expert_rows - row)
+        yield expert, slice(at, end)
+        at = end
