@@ -32,13 +32,14 @@ def formats_of(config: ModelConfig, name: str) -> dict[str, WeightFormat]:
         experts = [spec.name for spec in matrices(config) if spec.experts > 1]
         return formats_of(config, "int4") | dict.fromkeys(experts, WeightFormat("fp4_e2m1", 32, "e8m0"))
     asked = _asked(name)
-    rotated = asked.rotated and not obstacle(config)
-    return plan_formats(matrices(config), (), "bfloat16", asked, quantized=False, rotated=rotated)
+    rotated, turned = asked.rotated and not obstacle(config, portable=False), asked.turned and not config.pooled
+    return plan_formats(matrices(config), (), "bfloat16", asked, quantized=False, rotated=rotated, turned=turned)
 
 
 def served_config(config: ModelConfig, name: str) -> ModelConfig:
     """Return the model as --quantization `name` serves it: its norms may have biases."""
-    return replace(config, centred=name not in FLOATS and _asked(name).centred and not obstacle(config))
+    centred = name not in FLOATS and _asked(name).centred and not obstacle(config, portable=False)
+    return replace(config, centred=centred)
 
 
 def _asked(name: str) -> Asked:
@@ -110,4 +111,4 @@ def load_vectors(executor: _native.Executor, shape: Shape, config: ModelConfig) 
         if norm := norm_before(spec.name, spec.role):
             executor.load_vector(f"{norm}.bias", np.zeros(spec.k, np.float32))
             for one in spec.parts:
-                executor.load_vector(f"{one.name}.bias", np.zeros(one.rows, np.float32))
+                executor.load_vector(f"{one.name}.bias", np.zeros(one.rows * spec.experts, np.float32))

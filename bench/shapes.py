@@ -82,7 +82,7 @@ class Shape:
 
     def parts(self) -> list[TensorPart]:
         """Return every tensor of its checkpoint with the place of its rows in the executor."""
-        return parts(self.model, {"model.embed_tokens.weight"})
+        return parts(self.model, {f"model.{self.model.names.get('embed', 'embed_tokens')}.weight"})
 
     def cut(self, layers: int) -> Shape:
         """Return the shape with fewer layers; 0: all."""

@@ -14,23 +14,26 @@ from forearm.config.number_formats import WeightFormat
 from forearm.model.checkpoint import weights
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.quality_report import TextModel
-from forearm.model.families.config import Experts
 from forearm.model.families.matrices import uniform_formats
 from forearm.model.quantization.quantization import Asked
+from forearm.model.quantization.rotation import obstacle
 
 TOKENS = np.arange(1, 40, dtype=np.int32)
+# Whose int8 weights are calibrated, and whose stream is rotated for other engines.
 ROTATED = {
     "ArceeConfig", "Ernie4_5Config", "GemmaConfig", "GlmConfig", "GraniteConfig", "HeliumConfig", "InternLM3Config",
     "LlamaConfig", "MinistralConfig", "Mistral3Config", "MistralConfig", "Phi3Config", "Qwen2Config", "Qwen2VLConfig",
     "Qwen2_5_VLConfig", "Qwen3Config", "Qwen3VLConfig", "SeedOssConfig", "SmolLM3Config",
 }  # fmt: skip
-WITH_EXPERTS = {
-    "AriaConfig", "AriaTextConfig", "DeepseekOcr2Config", "Dots1Config", "Ernie4_5_MoeConfig", "ExaoneMoeConfig",
-    "FlintConfig", "Glm4MoeConfig", "Glm4vMoeConfig", "GptOssConfig", "GraniteMoeConfig", "GraniteMoeSWAConfig",
-    "GraniteMoeSharedConfig", "HYV3Config", "HunYuanMoEV1Config", "LagunaConfig", "MellumConfig", "MiniMaxM2Config",
-    "MixtralConfig", "OlmoeConfig", "Qwen2MoeConfig", "Qwen3MoeConfig", "Qwen3OmniMoeThinkerConfig",
-    "Qwen3VLMoeConfig", "SolarOpenConfig",
+NOT_CALIBRATED = {
+    "its layers cannot be computed one by one": (
+        "gemma4", "gemma3n", "glm_moe_dsa", "deepseek_v4", "mimo_v2_flash", "hy_v4", "longcat_flash", "zamba2",
+    ),
+    "norms stand before the last matrix of each half of its layers": ("bitnet",),
+    "its norms replace the residual stream": ("modernbert-decoder", "minimax"),
 }  # fmt: skip
+# Of models that transformers computes alike in float32 and float64 but for 2.1e-5 and 4.1e-5 of the largest logit.
+BOUNDS = {"granitemoe_swa": 5e-5, "qwen3.5-moe": 1e-4}
 
 
 def in_float32(checkpoint: Checkpoint) -> TextModel:
@@ -56,19 +59,21 @@ def test_a_model_is_rotated_without_changing_a_logit_or_left_as_it_is_stored(
             tmp_path, dtype="float32", max_model_len=case.max_model_len, quantization=Asked("int8")
         )
     assert opened.rotated != ("is not calibrated" in caplog.text)
-    assert opened.rotated or case.config not in ROTATED | WITH_EXPERTS or "mistral4" in case.name  # latent attention
     assert opened.config.centred == opened.rotated
     if not opened.rotated:
+        families = NOT_CALIBRATED[obstacle(stored.config, portable=False)]
+        assert case.name.startswith(families)
         assert opened.config.tied_head == stored.config.tied_head
         return
 
     assert not opened.config.tied_head
     expected = in_float32(stored).logits(TOKENS)
-    has_experts = any(isinstance(layer.feed_forward, Experts) for layer in stored.config.layers)
-    for asked in (Asked("int8"), Asked("fp8", "none"), Asked("int8", portable=True)):  # the last has another stream
-        one = open_checkpoint(tmp_path, dtype="float32", max_model_len=case.max_model_len, quantization=asked)
-        assert one.rotated != (asked.portable and has_experts)
-        assert one.config.centred != asked.portable
-        # Of this one, transformers' logits in float32 and float64 are 2.1e-5 apart.
-        bound = 5e-5 if case.name == "granitemoe_swa" else 2e-5
-        assert np.abs(in_float32(one).logits(TOKENS) - expected).max() <= bound * np.abs(expected).max()
+    asked = [Asked("int8")]
+    if case.config in ROTATED and "mistral4" not in case.name:  # latent attention
+        asked += [Asked("fp8", "none"), Asked("int8", portable=True)]  # the last has another stream
+    for one in asked:
+        found = open_checkpoint(tmp_path, dtype="float32", max_model_len=case.max_model_len, quantization=one)
+        assert found.rotated
+        assert found.config.centred != one.portable
+        bound = BOUNDS.get(case.name, 2e-5)
+        assert np.abs(in_float32(found).logits(TOKENS) - expected).max() <= bound * np.abs(expected).max()

@@ -36,8 +36,8 @@ MOST_TOKENS = 4096  # of the text, in the tokens of any model
 CENTRED_TOKENS = 2048  # of them, for means and main directions (centred.py)
 # Added to every mean square, as a part of their mean: a column that the text does not use is not worthless.
 DAMPING = 0.01
-# Added to an expert's squares, as a part of the mean of all experts: where 8 of 128 are chosen, an expert has 256 tokens
-# of the text on average, and 13 count as much as this.
+# Added to an expert's squares, as a part of the mean of all experts: where 8 of 128 are chosen, an expert has 256
+# tokens of the text on average, and 13 count as much as this.
 FEW_TOKENS = 0.05
 
 

@@ -187,7 +187,7 @@ def _served(config: ModelConfig, tensors: Mapping[str, StoredTensor], asked: Ask
     A log line says why the model's maths do not allow a rotation. Its norms may take the means of activations away.
     """
     why = obstacle(config, asked.portable)
-    centred, turned = asked.centred and config.norm_weight and not why, asked.turned and not config.pooled
+    centred, turned = asked.centred and not why, asked.turned and not config.pooled
     if not asked.rotated or why:
         if asked.rotated:
             how = (config.model_type, asked.weights, why)

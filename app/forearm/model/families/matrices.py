@@ -88,7 +88,7 @@ def matrices(config: ModelConfig) -> list[MatrixSpec]:
         if isinstance(layer.mixer, Attention) and (blocks := layer.mixer.blocks):
             sizes = (("q", config.heads_of(layer.mixer)[1] * blocks.head_dim), ("k", blocks.head_dim))
             few = tuple(MatrixPart(f"{at}index_{n}", f"self_attn.index_{n}_proj", rows) for n, rows in sizes)
-            found.append(MatrixSpec(f"{at}index_in", few, width, "router"))
+            found.append(MatrixSpec(f"{at}index_in", few, width, "router", config.centred))
         if layer.aside:
             found.append(_single(f"{at}side", "linear", width, width, "feed_forward_in"))
         if layer.beside:
@@ -171,7 +171,7 @@ def _single(name: str, stored: str, rows: int, k: int, role: Role, bias: bool = 
 
 
 def _of_mixer(config: ModelConfig, own: Mixer, at: str, aside: bool = False) -> Iterator[MatrixSpec]:
-    width = config.hidden
+    width, centred = config.hidden, config.centred
 
     def joint(name: str, rows: Iterable[tuple[str, str, int]], role: Role, bias: bool = False) -> MatrixSpec:
         parts = (MatrixPart(f"{at}{part}", stored, count) for part, stored, count in rows)
@@ -185,10 +185,10 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str, aside: bool = False) -> 
         rows = [(n, f"self_attn.{n}_proj", {"q": query, "k": key, "v": value}[n]) for n in names]
         gate = heads if config.head_gates else result
         rows += [("q_gate", "self_attn.q_proj", gate)] if config.attention_gate != "none" else []
-        yield joint("qkv", rows, "mixer_in", config.qkv_bias or config.centred)
+        yield joint("qkv", rows, "mixer_in", config.qkv_bias or centred)
         yield _single(f"{at}o", "self_attn.o_proj", width, result, "mixer_out", config.o_bias or own.o_bias)
     elif isinstance(own, ShortConv):
-        yield joint("conv_in", [(f"conv_{n}", "conv.in_proj", width) for n in "bcx"], "mixer_in", own.bias)
+        yield joint("conv_in", [(f"conv_{n}", "conv.in_proj", width) for n in "bcx"], "mixer_in", own.bias or centred)
         yield _single(f"{at}conv_out", "conv.out_proj", width, width, "mixer_out", own.bias)
     elif isinstance(own, LatentAttention):
         yield from _latent(config, own, at)
@@ -198,7 +198,7 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str, aside: bool = False) -> 
         yield from _compressed(config, own, at)
     elif isinstance(own, Mamba2):
         sizes = (("z", own.inner), ("xbc", own.channels), ("dt", own.heads))
-        yield joint("mamba_in", [(f"mamba_{n}", "mamba.in_proj", r) for n, r in sizes], "mixer_in", own.bias)
+        yield joint("mamba_in", [(f"mamba_{n}", "mamba.in_proj", r) for n, r in sizes], "mixer_in", own.bias or centred)
         yield _single(f"{at}mamba_out", "mamba.out_proj", width, own.inner, "mixer_out", own.bias)
     elif isinstance(own, SelectiveScan):
         yield from _scan(config, own, at)
@@ -208,9 +208,11 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str, aside: bool = False) -> 
         key, value, rank = own.key_heads * own.key_dim, own.value_heads * own.value_dim, own.gate_rank
         of = "_latent" if rank else ""  # gates of channels are made of latents
         rows = [(f"delta_{name}", "linear_attn.in_proj_qkv", r) for name, r in (("q", key), ("k", key), ("v", value))]
-        yield joint("delta_in", [*rows, (f"delta_z{of}", "linear_attn.in_proj_z", rank or value)], "mixer_in")
+        yield joint("delta_in", [*rows, (f"delta_z{of}", "linear_attn.in_proj_z", rank or value)], "mixer_in", centred)
         rows = [("delta_b", "linear_attn.in_proj_b", own.value_heads)]
-        yield joint("delta_gates", [*rows, (f"delta_a{of}", "linear_attn.in_proj_a", rank or own.decays)], "router")
+        yield joint(
+            "delta_gates", [*rows, (f"delta_a{of}", "linear_attn.in_proj_a", rank or own.decays)], "router", centred
+        )
         if rank:
             yield _single(f"{at}delta_z", "linear_attn.z_up_proj", value, rank, "mixer_inner")
             yield _single(f"{at}delta_a", "linear_attn.a_up_proj", own.decays, rank, "router")
@@ -220,8 +222,8 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str, aside: bool = False) -> 
 def _lightning(config: ModelConfig, own: Lightning, at: str) -> Iterator[MatrixSpec]:
     """Yield the matrices of lightning attention."""
     joint = tuple(MatrixPart(f"{at}lightning_{name}", "self_attn.qkv_proj", own.inner) for name in "vkq")
-    yield MatrixSpec(f"{at}lightning_in", joint, config.hidden, "mixer_in")
-    yield _single(f"{at}lightning_gate", "self_attn.output_gate", own.inner, config.hidden, "mixer_in")
+    yield MatrixSpec(f"{at}lightning_in", joint, config.hidden, "mixer_in", config.centred)
+    yield _single(f"{at}lightning_gate", "self_attn.output_gate", own.inner, config.hidden, "mixer_in", config.centred)
     yield _single(f"{at}lightning_out", "self_attn.out_proj", config.hidden, own.inner, "mixer_out")
 
 
@@ -230,7 +232,7 @@ def _scan(config: ModelConfig, own: SelectiveScan, at: str) -> Iterator[MatrixSp
     width, sizes = config.hidden, (("latent", own.dt_rank), ("b", own.state_dim), ("c", own.state_dim))
     joint = tuple(MatrixPart(f"{at}scan_{name}", "mamba.in_proj", own.inner) for name in "xz")
     select = tuple(MatrixPart(f"{at}scan_{name}", "mamba.x_proj", rows) for name, rows in sizes)
-    yield MatrixSpec(f"{at}scan_in", joint, width, "mixer_in", own.bias)
+    yield MatrixSpec(f"{at}scan_in", joint, width, "mixer_in", own.bias or config.centred)
     yield MatrixSpec(f"{at}scan_select", select, own.inner, "mixer_inner")
     yield _single(f"{at}scan_dt", "mamba.dt_proj", own.inner, own.dt_rank, "mixer_inner", bias=True)
     yield _single(f"{at}scan_out", "mamba.out_proj", width, own.inner, "mixer_out", own.bias)
@@ -259,7 +261,7 @@ def _latent(config: ModelConfig, own: LatentAttention, at: str) -> Iterator[Matr
     if config.attention_gate != "none":
         gates = heads if config.head_gates else heads * own.value
         joint = (*joint, MatrixPart(f"{at}q_gate", "self_attn.g_proj", gates))
-    yield MatrixSpec(f"{at}latent_in", joint, config.hidden, "mixer_in", config.qkv_bias)
+    yield MatrixSpec(f"{at}latent_in", joint, config.hidden, "mixer_in", config.qkv_bias or config.centred)
     if own.q_rank:
         yield _single(f"{at}q_up", "self_attn.q_b_proj", query, own.q_rank, "mixer_inner")
     if own.indexer and not own.indexer.shared:
@@ -268,7 +270,7 @@ def _latent(config: ModelConfig, own: LatentAttention, at: str) -> Iterator[Matr
             MatrixPart(f"{at}index_k", "self_attn.indexer.wk", indexer.head_dim),
             MatrixPart(f"{at}index_weights", "self_attn.indexer.weights_proj", indexer.heads),
         )
-        yield MatrixSpec(f"{at}index_in", chosen_by, config.hidden, "router")
+        yield MatrixSpec(f"{at}index_in", chosen_by, config.hidden, "router", config.centred)
         queries = indexer.heads * indexer.head_dim
         yield _single(f"{at}index_q", "self_attn.indexer.wq_b", queries, own.q_rank, "mixer_inner")
     for name, rows, k in (("k_up", own.rank, own.plain), ("v_up", own.value, own.rank)):

@@ -49,8 +49,12 @@ class CentredWeights:
         self._config, self._formats = checkpoint.config, checkpoint.formats
         self._target, self._files, self._threads = target, files, threads
         specs = matrices(checkpoint.config)
+        # Norms whose mean all matrices behind them can make up for, and these matrices.
+        stored = {part.name: (part, stored) for part, stored in checkpoint.sources if checkpoint.config.centred}
+        others = {f"layers.{i}.pre_mlp_norm" for i, layer in enumerate(checkpoint.config.layers) if _reads_more(layer)}
         norms_before = {spec.name: rotation.norm_before(spec.name, spec.role) for spec in specs}
-        self._norm_of = {name: norm for name, norm in norms_before.items() if norm and checkpoint.config.centred}
+        self._norm_of = {name: norm for name, norm in norms_before.items() if norm in stored and norm not in others}
+        self._norms = {norm: stored[norm] for norm in norms_before.values() if norm in stored}
         self._spec_of = {part.name: spec for spec in specs for part in spec.parts}
         self._parts = {spec.name: [part.name for part in spec.parts] for spec in specs}
         self.expert_rows = {part.name: part.rows for spec in specs for part in spec.parts}  # of an expert, by part
@@ -61,17 +65,15 @@ class CentredWeights:
             for at, own in _feed_forwards(layer).items()
             if own.gated and math.isinf(own.limit) and own.activation != "swiglu_oai"  # which clips up
         }
-        # The rows of each part that has a bias.
-        self._rows = {
-            part.name: part.rows * spec.experts for spec in specs if spec.name in self._norm_of for part in spec.parts
-        }
-        norms = set(self._norm_of.values())
-        self._norms = {part.name: (part, stored) for part, stored in checkpoint.sources if part.name in norms}
+        # The rows of each part that has a bias, where matrices behind norms have one.
+        biased = [spec for spec in specs if spec.bias and checkpoint.config.centred]
+        self._rows = {part.name: part.rows * spec.experts for spec in biased for part in spec.parts}
         self._means: dict[str, Float32Array] = {}  # by norm
         self._norm_columns: dict[str, Float32Array] = {}  # d, by norm
         self._columns: dict[str, Float32Array] = {}  # d, by matrix, float32 [1 or experts, k]
         self._feedback: dict[str, Float32Array] = {}  # by matrix
         self._biases: dict[str, Float32Array] = {}  # by part of a matrix, those that were begun
+        self._norm_biases: dict[str, Float32Array] = {}  # those of the checkpoint, by norm
 
     def see(self, rows: Mapping[str, Float32Array], squares: ExpertSquares) -> None:
         """Take what matrices of the float model are multiplied with (calibrated_layers), by their names.
@@ -116,8 +118,10 @@ class CentredWeights:
     def see_stream(self, residual: Float32Array, squares: ExpertSquares) -> None:
         """Take the stream behind the layers, float32 [tokens, hidden], and the squares of the head's columns."""
         if "head" in self._norm_of and np.isfinite(residual).all():
-            means = np.square(residual).mean(axis=1, keepdims=True) + np.float32(self._config.norm_eps)
-            self.see({"head": residual / np.sqrt(means) * self._weights_of("final_norm")}, squares)
+            rows = residual - residual.mean(axis=1, keepdims=True) if self._config.layer_norm else residual
+            means = np.square(rows).mean(axis=1, keepdims=True) + np.float32(self._config.norm_eps)
+            normed = rows / np.sqrt(means) * self._weights_of("final_norm")
+            self.see({"head": normed + self._norm_biases.get("final_norm", np.float32(0))}, squares)
 
     def _weights_of(self, norm: str) -> Float32Array:
         part, stored = self._norms[norm]
@@ -158,6 +162,8 @@ class CentredWeights:
         if owner in self._rows:
             weights = self._row_weights(owner)
             self._bias(owner)[row:end] += values if weights is None else values * weights[row:end]
+        elif owner in self._norms and owner != name:
+            self._norm_biases[owner] = values
         elif name not in self._norms:
             self._target.load_vector(name, values, row)
 
@@ -169,8 +175,8 @@ class CentredWeights:
         for norm in self._norms:
             own = self._norm_columns.get(norm, np.ones(self._config.hidden, np.float32))
             self._target.load_vector(norm, self._weights_of(norm) * own - one)
-            mean = self._means.get(norm, np.zeros(self._config.hidden, np.float32))
-            self._target.load_vector(f"{norm}.bias", -mean * own)
+            bias = self._norm_biases.get(norm, np.zeros(self._config.hidden, np.float32))
+            self._target.load_vector(f"{norm}.bias", (bias - self._means.get(norm, np.float32(0))) * own)
         self._target.finish_loading()
 
     def _row_weights(self, part: str) -> Float32Array | None:
@@ -180,6 +186,12 @@ class CentredWeights:
 
     def _bias(self, part: str) -> Float32Array:
         return self._biases.setdefault(part, np.zeros(self._rows[part], np.float32))
+
+
+def _reads_more(layer: Layer) -> bool:
+    """Return whether experts read something else than the norm before them, or pass it on."""
+    own = layer.feed_forward
+    return isinstance(own, Experts) and (own.apart or own.ahead or own.scales_input or own.zeros > 0)
 
 
 def _feed_forwards(layer: Layer) -> dict[str, FeedForward | Experts]:

@@ -20,15 +20,14 @@ from functools import cache
 import numpy as np
 
 from forearm.array_types import Float32Array
-from forearm.model.families.config import Attention, Experts, FeedForward, Layer, ModelConfig
+from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig
 from forearm.model.families.matrices import Role
 
 VERSION = 4  # of the rotation in the weight cache's key: raised when Q, turn or smoothing.py changes
 _INNER = 64  # order of the inner factor of Q: two products of small matrices are cheaper than one of a large matrix
 # Roles of matrices that read the residual stream through a norm, and the norm's name, in its layer if it has one.
-_NORMS: dict[Role, str] = {
-    "mixer_in": "input_norm", "feed_forward_in": "pre_mlp_norm", "router": "pre_mlp_norm", "head": "final_norm",
-}  # fmt: skip
+_NORMS: dict[Role, str] = {"mixer_in": "input_norm", "feed_forward_in": "pre_mlp_norm", "head": "final_norm"}
+_NORMS_OF_ROUTERS = {"router": "pre_mlp_norm", "delta_gates": "input_norm", "index_in": "input_norm"}
 TURNED = 512  # most columns of a group of activations that share a scale
 # Roles of matrices before which activations are turned.
 TURNED_ROLES: tuple[Role, ...] = ("mixer_in", "mixer_out", "feed_forward_in", "feed_forward_out", "head")
@@ -37,38 +36,39 @@ WRITERS: tuple[Role, ...] = ("mixer_out", "feed_forward_out")  # roles of matric
 
 
 def obstacle(config: ModelConfig, portable: bool) -> str:
-    """Return why this model is not rotated; empty if it can be.
+    """Return why this model is not calibrated for 8 bits; empty if it can be.
 
-    Every norm of the residual stream must be an RMSNorm directly before matrices, and what leaves the model are logits.
-    portable: the residual stream is rotated, not each matrix's rows.
+    portable: the residual stream is rotated, so that every norm of it must be an RMSNorm directly before matrices.
     """
-    known = all(_is_known(layer, portable) for layer in config.layers)
     obstacles = {
-        "it has LayerNorms": config.layer_norm,
-        "its norms do not stand directly before matrices": config.norm_placement != "pre" or not config.final_norm,
         "its norms replace the residual stream": config.norm_residual != "none",
-        "its norms have no weights, or one stands behind its embedding": config.embed_norm or not config.norm_weight,
         "norms stand before the last matrix of each half of its layers": config.sub_norm,
-        "it adds tables to the embeddings": config.learned_positions or config.token_types > 0,
-        "it has layers that are not attention and one feed-forward": not known,
+        "its layers cannot be computed one by one": not config.layers_stand_alone,
         "it computes vectors": config.pooled,
+        "there is no norm before its output head": not config.final_norm,
     }
+    if portable:
+        obstacles |= {
+            "it has LayerNorms": config.layer_norm,
+            "its norms do not stand directly before matrices": config.norm_placement != "pre",
+            "its norms have no weights, or one stands behind its embedding": config.embed_norm
+            or not config.norm_weight,
+            "it adds tables to the embeddings": config.learned_positions or config.token_types > 0,
+            "it has layers that are not attention and one feed-forward": not all(map(_is_plain, config.layers)),
+        }
     return next((text for text, holds in obstacles.items() if holds), "")
 
 
-def _is_known(layer: Layer, portable: bool) -> bool:
-    """Return whether a layer is attention, and a feed-forward or experts that read nothing but its norm."""
-    mixer, own = layer.mixer, layer.feed_forward
-    if type(mixer) is not Attention or layer.mamba2 or mixer.value_dim or mixer.blocks:
-        return False
-    if isinstance(own, Experts) and not portable:
-        return not (own.apart or own.ahead or own.scales_input or own.zeros or own.behind)
-    return isinstance(own, FeedForward)
+def _is_plain(layer: Layer) -> bool:
+    mixer = layer.mixer
+    attends = type(mixer) is Attention and not (layer.mamba2 or mixer.value_dim or mixer.blocks)
+    return attends and isinstance(layer.feed_forward, FeedForward)
 
 
 def norm_before(name: str, role: Role) -> str:
-    """Return the name of the norm whose weights belong into a matrix; empty if there is none."""
-    norm, layer = _NORMS.get(role, ""), ".".join(name.split(".")[:2])
+    """Return the name of the norm that a matrix reads the residual stream through; empty if there is none."""
+    layer, own = ".".join(name.split(".")[:2]), name.rpartition(".")[2]
+    norm = _NORMS_OF_ROUTERS.get(own, "") if role == "router" else _NORMS.get(role, "")
     return f"{layer}.{norm}" if norm and name.startswith("layers.") else norm
 
 
