@@ -178,7 +178,8 @@ void check_heads(const Config& c, size_t layer) {
   const bool as_model = own.kv_heads == c.kv_heads && own.head_dim == c.head_dim && own.values && !own.value;
   if (c.qk_norm_bias && (c.qk_norm != QkNorm::each_head || !c.layer_norm))
     refuse("norms of queries and keys have biases if they are LayerNorms of each head");
-  if (!as_model && (c.qk_norm == QkNorm::full || c.qkv_clip != 0.0f || c.sub_norm || c.pooled || c.modules))
+  const bool share_cache = c.pooled && c.layers.size() > 1;
+  if (!as_model && (c.qk_norm == QkNorm::full || c.qkv_clip != 0.0f || c.sub_norm || share_cache || c.modules))
     refuse("layers with heads of their own need norms of each head alone, no clipping, and a model that generates");
   if (own.heads != c.heads && c.modules) refuse("layers that torch computes all have the same number of heads");
   if (own.gates && !own.values) refuse("a layer with gates needs keys and values of its own");

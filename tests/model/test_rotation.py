@@ -27,7 +27,7 @@ ROTATED = {
 }  # fmt: skip
 NOT_CALIBRATED = {
     "its layers cannot be computed one by one": (
-        "gemma4", "gemma3n", "glm_moe_dsa", "deepseek_v4", "mimo_v2_flash", "hy_v4", "longcat_flash", "zamba2",
+        "gemma4", "gemma3n", "glm_moe_dsa", "deepseek_v4", "hy_v4", "longcat_flash", "zamba2",
     ),
     "norms stand before the last matrix of each half of its layers": ("bitnet",),
     "its norms replace the residual stream": ("modernbert-decoder", "minimax"),

@@ -222,11 +222,13 @@ def _window(config: ModelConfig) -> int:
 
 def _one_layer(config: ModelConfig, layer: int, tokens: int) -> ModelConfig:
     """Return a model of one layer whose steps return the residual stream after it."""
-    first, own, heads = layer == 0, config.layers[layer], config.heads
-    if isinstance(mixer := own.mixer, Attention) and mixer.heads:
-        own, heads = replace(own, mixer=replace(mixer, heads=0)), mixer.heads
+    first, own = layer == 0, config.layers[layer]
+    if isinstance(mixer := own.mixer, Attention):
+        heads, kv_heads, head_dim = config.heads_of(mixer)
+        config = replace(config, heads=heads, kv_heads=kv_heads, head_dim=head_dim)
+        own = replace(own, mixer=replace(mixer, heads=0, kv_heads=0, head_dim=0))
     return replace(
-        config, layers=(own,), heads=heads, vocab_size=tokens, tied_head=True, head_bias=False, pooled=True,
+        config, layers=(own,), vocab_size=tokens, tied_head=True, head_bias=False, pooled=True,
         dense=(), head_dense=None, final_norm=False, centred=False,
         embedding_scale=config.embedding_scale if first else 1.0,
         norm_residual=config.norm_residual if first else "none",

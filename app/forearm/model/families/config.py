@@ -291,11 +291,11 @@ class ModelConfig:
 
     @property
     def layers_stand_alone(self) -> bool:
-        """True if a layer can be computed by itself: it has the model's kv heads, and hands on the residual alone."""
+        """True if a layer can be computed by itself: it has keys of its own, and hands on the residual alone."""
         latents = [layer.mixer for layer in self.layers if isinstance(layer.mixer, LatentAttention)]
         shares = any(one.indexer and one.indexer.shared for one in latents) or self.per_layer or self.hyper_connections
         mixers = [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention)]
-        own = any(m.kv_heads or m.head_dim or m.keys_as_values or m.shared_from is not None for m in mixers)
+        own = any(m.shared_from is not None for m in mixers)
         own = own or any(isinstance(e := layer.feed_forward, Experts) and e.behind for layer in self.layers)
         own = own or any(layer.aside for layer in self.layers)
         return not (own or shares) and self.norm_residual in (("none",) if self.pooled else ("none", "first"))
