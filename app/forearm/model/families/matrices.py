@@ -171,11 +171,11 @@ def _single(name: str, stored: str, rows: int, k: int, role: Role, bias: bool = 
 
 
 def _of_mixer(config: ModelConfig, own: Mixer, at: str, aside: bool = False) -> Iterator[MatrixSpec]:
-    width, centred = config.hidden, config.centred
+    width = config.hidden
 
     def joint(name: str, rows: Iterable[tuple[str, str, int]], role: Role, bias: bool = False) -> MatrixSpec:
         parts = (MatrixPart(f"{at}{part}", stored, count) for part, stored, count in rows)
-        return MatrixSpec(f"{at}{name}", tuple(parts), 2 * width if aside else width, role, bias)
+        return MatrixSpec(f"{at}{name}", tuple(parts), 2 * width if aside else width, role, bias or config.centred)
 
     if isinstance(own, Attention):
         heads, kv_heads, head_dim = config.heads_of(own)
@@ -185,10 +185,10 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str, aside: bool = False) -> 
         rows = [(n, f"self_attn.{n}_proj", {"q": query, "k": key, "v": value}[n]) for n in names]
         gate = heads if config.head_gates else result
         rows += [("q_gate", "self_attn.q_proj", gate)] if config.attention_gate != "none" else []
-        yield joint("qkv", rows, "mixer_in", config.qkv_bias or centred)
+        yield joint("qkv", rows, "mixer_in", config.qkv_bias)
         yield _single(f"{at}o", "self_attn.o_proj", width, result, "mixer_out", config.o_bias or own.o_bias)
     elif isinstance(own, ShortConv):
-        yield joint("conv_in", [(f"conv_{n}", "conv.in_proj", width) for n in "bcx"], "mixer_in", own.bias or centred)
+        yield joint("conv_in", [(f"conv_{n}", "conv.in_proj", width) for n in "bcx"], "mixer_in", own.bias)
         yield _single(f"{at}conv_out", "conv.out_proj", width, width, "mixer_out", own.bias)
     elif isinstance(own, LatentAttention):
         yield from _latent(config, own, at)
@@ -198,7 +198,7 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str, aside: bool = False) -> 
         yield from _compressed(config, own, at)
     elif isinstance(own, Mamba2):
         sizes = (("z", own.inner), ("xbc", own.channels), ("dt", own.heads))
-        yield joint("mamba_in", [(f"mamba_{n}", "mamba.in_proj", r) for n, r in sizes], "mixer_in", own.bias or centred)
+        yield joint("mamba_in", [(f"mamba_{n}", "mamba.in_proj", r) for n, r in sizes], "mixer_in", own.bias)
         yield _single(f"{at}mamba_out", "mamba.out_proj", width, own.inner, "mixer_out", own.bias)
     elif isinstance(own, SelectiveScan):
         yield from _scan(config, own, at)
@@ -208,11 +208,9 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str, aside: bool = False) -> 
         key, value, rank = own.key_heads * own.key_dim, own.value_heads * own.value_dim, own.gate_rank
         of = "_latent" if rank else ""  # gates of channels are made of latents
         rows = [(f"delta_{name}", "linear_attn.in_proj_qkv", r) for name, r in (("q", key), ("k", key), ("v", value))]
-        yield joint("delta_in", [*rows, (f"delta_z{of}", "linear_attn.in_proj_z", rank or value)], "mixer_in", centred)
+        yield joint("delta_in", [*rows, (f"delta_z{of}", "linear_attn.in_proj_z", rank or value)], "mixer_in")
         rows = [("delta_b", "linear_attn.in_proj_b", own.value_heads)]
-        yield joint(
-            "delta_gates", [*rows, (f"delta_a{of}", "linear_attn.in_proj_a", rank or own.decays)], "router", centred
-        )
+        yield joint("delta_gates", [*rows, (f"delta_a{of}", "linear_attn.in_proj_a", rank or own.decays)], "router")
         if rank:
             yield _single(f"{at}delta_z", "linear_attn.z_up_proj", value, rank, "mixer_inner")
             yield _single(f"{at}delta_a", "linear_attn.a_up_proj", own.decays, rank, "router")
