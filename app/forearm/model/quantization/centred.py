@@ -86,14 +86,17 @@ class CentredWeights:
             if norm := self._norm_of.get(name):
                 readers[norm].append(name)
         for norm, names in readers.items():
-            own = next(rows[name] for name in names if not is_of_experts(name))
+            own = next((rows[name] for name in names if not is_of_experts(name)), None)
+            if own is None:
+                continue
             self._means[norm] = own.mean(axis=0)
             served = own - self._means[norm]
             rounded = [part for name in names if self._formats[name].is_quantized for part in self._parts[name]]
-            of_weights = [own for (part, _), own in squares.items() if part in rounded]
+            of_weights = [of_part for (part, _), of_part in squares.items() if part in rounded]
             if of_weights:
                 self._norm_columns[norm] = column_weights(np.square(served).mean(axis=0), np.sum(of_weights, axis=0))
-                self._columns |= dict.fromkeys(names, self._norm_columns[norm][None])
+                behind = [name for name, before in self._norm_of.items() if before == norm]
+                self._columns |= dict.fromkeys(behind, self._norm_columns[norm][None])
                 served = served * self._norm_columns[norm]
             self._see_rows(served, names)
         for name in {name for name in self._down_of.values() if name in rows}:
