@@ -163,7 +163,11 @@ LatentKind latent_of(const py::handle& from) {
           from.attr("query_growth").cast<float>(),
           size("query_positions"),
           indexer_of(from.attr("indexer")),
-          from.attr("sinks").cast<bool>()};
+          from.attr("sinks").cast<bool>(),
+          size("heads"),
+          size("window"),
+          from.attr("norm_eps").cast<float>(),
+          from.attr("key_norm").cast<bool>()};
 }
 
 LayerKind layer_of(const py::handle& layer) {

@@ -19,7 +19,14 @@ bool Config::attends(size_t layer) const {
 
 HeadShape Config::head_shape(size_t layer) const {
   if (const auto* latent = layers[layer].mixer_as<LatentKind>())
-    return {heads, kv_heads, head_dim, true, false, 0, latent->rank, latent->indexer ? latent->indexer->chosen : 0};
+    return {heads_of(*latent),
+            kv_heads,
+            latent->key_dim(),
+            true,
+            false,
+            0,
+            latent->rank,
+            latent->indexer ? latent->indexer->chosen : 0};
   if (layers[layer].mixer_as<CompressedKind>()) return {heads, kv_heads, head_dim, true, false, 0, head_dim};
   const auto& own = *layers[layer].mixer_as<AttentionKind>();
   const int64_t dim = own.head_dim ? own.head_dim : head_dim, value = own.value_dim ? own.value_dim : dim;
@@ -82,9 +89,14 @@ int64_t Config::bias_rows() const {
   return last == distance_buckets.end() ? 0 : *last + 1;
 }
 
-const LatentKind* Config::latent() const {
+bool Config::has_latents() const {
+  return std::any_of(layers.begin(), layers.end(),
+                     [](const LayerKind& layer) { return layer.mixer_as<LatentKind>() != nullptr; });
+}
+
+const LatentKind* Config::indexed() const {
   for (const LayerKind& layer : layers)
-    if (const auto* kind = layer.mixer_as<LatentKind>()) return kind;
+    if (const auto* kind = layer.mixer_as<LatentKind>(); kind && kind->indexer) return kind;
   return nullptr;
 }
 

@@ -83,7 +83,7 @@ struct Mamba2Kind {
 
 // Multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434). The cache has one vector of rank + rotary numbers
 // for each token: the latent, from which every head's keys and values follow, and a rotated key that all heads share.
-// So Config::kv_heads is 1 and head_dim rank + rotary.
+// So Config::kv_heads is 1, and a head has rank + rotary numbers.
 struct LatentKind {
   std::optional<int> rope;  // index into Config::ropes; none: nothing is rotated
   int64_t rank;             // of the latent
@@ -94,8 +94,13 @@ struct LatentKind {
   int64_t query_positions = 0;
   std::optional<IndexerKind> indexer = std::nullopt;  // none: queries see all keys
   bool sinks = false;                                 // AttentionKind's
+  int64_t heads = 0;                                  // 0: Config's
+  int64_t window = 0;                                 // AttentionKind's
+  float norm_eps = 1e-6f;                             // of the norms of latents
+  bool key_norm = false;                              // the rotated key is normalized before its rotation
 
   int64_t query_dim() const { return plain + rotary; }
+  int64_t key_dim() const { return rank + rotary; }
 };
 
 // Lightning attention: Lightning of app/forearm/model/families/recurrences.py.
@@ -364,10 +369,12 @@ struct Config {
   // Rows of the bias of attention, each with a value for every head, or of the embeddings of distances.
   int64_t bias_rows() const;
   bool distance_embeddings() const { return distance_bias == DistanceBiasKind::embedded; }
-  // The latent attention of the model's layers; null: they have none.
-  const LatentKind* latent() const;
+  bool has_latents() const;  // some layers have latent attention
+  // A latent attention of the model whose indexer has the sizes of all; null: it has none.
+  const LatentKind* indexed() const;
+  int64_t heads_of(const LatentKind& kind) const { return kind.heads ? kind.heads : heads; }
   // Latent attention has gates of every number of its values, which are floats until then.
-  bool gates_latents() const { return latent() && attention_gate != Gate::none && !head_gates; }
+  bool gates_latents() const { return has_latents() && attention_gate != Gate::none && !head_gates; }
   const BlockIndexerKind* block_indexer() const;  // of all layers that have one; null: none has
   // A half's result is not added to the residual: it is projected, and joined there behind it.
   bool joins_behind() const { return parallel_residual || hyper; }

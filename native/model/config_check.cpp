@@ -95,7 +95,8 @@ void check_indexer(const Config& c, const LatentKind& latent, size_t layer) {
   if (own.shared && layer == 0) refuse("the first layer has no keys to share that an earlier one has chosen");
   for (const LayerKind& one : c.layers) {
     const auto* other = one.mixer_as<LatentKind>();
-    if (!other || !other->indexer || other->indexer->chosen != own.chosen || other->indexer->heads != own.heads ||
+    if (!other || !other->indexer) continue;
+    if (other->indexer->chosen != own.chosen || other->indexer->heads != own.heads ||
         other->indexer->head_dim != own.head_dim)
       refuse("all layers must have indexers of the same sizes");
   }
@@ -120,13 +121,10 @@ void check_latent(const Config& c, const LatentKind& latent) {
              std::to_string(rotated));
   }
   if (c.attention_gate == Gate::softplus && !c.head_gates) refuse("gates of latent attention's values are sigmoids");
-  if (c.kv_heads != 1 || c.head_dim != latent.rank + latent.rotary)
-    refuse("latent attention has one key head of rank + rotary numbers; this one has " + std::to_string(c.kv_heads) +
-           " of " + std::to_string(c.head_dim));
-  const LatentKind& first = *c.latent();
-  if (latent.rank != first.rank || latent.plain != first.plain || latent.value != first.value ||
-      latent.q_rank != first.q_rank)
-    refuse("all layers with latent attention must have the same sizes");
+  in_range("heads of a layer", c.heads_of(latent), 1, 4096);
+  in_range("window of a layer", latent.window, 0, INT32_MAX / 2);
+  if (latent.window && latent.indexer) refuse("a layer with an indexer has no window");
+  if (c.kv_heads != 1) refuse("latent attention has one key head; this one has " + std::to_string(c.kv_heads));
   for (const LayerKind& layer : c.layers)
     if (layer.mixer_as<AttentionKind>()) refuse("latent attention beside plain attention is not supported");
 }
@@ -314,7 +312,7 @@ void check_slopes(const Config& c) {
     const auto* own = layer.mixer_as<AttentionKind>();
     return !own || own->heads == 0;
   };
-  if (c.slopes.size() != static_cast<size_t>(c.heads) || !c.distance_buckets.empty() || c.latent() ||
+  if (c.slopes.size() != static_cast<size_t>(c.heads) || !c.distance_buckets.empty() || c.has_latents() ||
       !std::all_of(c.layers.begin(), c.layers.end(), as_model))
     refuse("slopes are those of " + std::to_string(c.heads) + " heads of every layer, without other biases");
 }

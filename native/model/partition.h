@@ -144,10 +144,11 @@ struct LatentColumns {
   int64_t latent, gate, end;
 
   LatentColumns(const LatentKind& kind, const Config& c)
-      : latent(round_up(kind.q_rank ? kind.q_rank : c.heads * kind.query_dim(), kPanel)),
-        gate(latent + round_up(kind.rank + kind.rotary, kPanel)),
-        end(gate + (c.attention_gate == Gate::none ? 0 : round_up(c.heads * (c.head_gates ? 1 : kind.value), kPanel))) {
-  }
+      : latent(round_up(kind.q_rank ? kind.q_rank : c.heads_of(kind) * kind.query_dim(), kPanel)),
+        gate(latent + round_up(kind.key_dim(), kPanel)),
+        end(gate + (c.attention_gate == Gate::none
+                        ? 0
+                        : round_up(c.heads_of(kind) * (c.head_gates ? 1 : kind.value), kPanel))) {}
 };
 
 // The columns of an indexer's joint matrix: keys at 0, and the weight of each head.

@@ -330,11 +330,20 @@ Scratch::Routes Scratch::own_routes(int member) const {
 }
 
 void Scratch::carve_latent(Carver& carver, const Config& c, const Limits& limits) {
-  const LatentKind* latent = c.latent();
-  const int64_t tokens = latent ? round_up(limits.step_tokens, 2) : 0;
-  queries = carver.floats(latent && latent->q_rank ? tokens : 0, latent ? c.heads * latent->query_dim() : 0);
-  absorbed = carver.floats(tokens, c.heads * (c.head_dim + (c.attention_gate != Gate::none && c.head_gates ? 1 : 0)));
-  attended = carver.floats(tokens, latent ? c.heads * latent->rank : 0);
+  int64_t query = 0, key = 0, value = 0;  // numbers of a row
+  const int64_t gate = c.attention_gate != Gate::none && c.head_gates ? 1 : 0;
+  for (const LayerKind& layer : c.layers) {
+    const auto* latent = layer.mixer_as<LatentKind>();
+    if (!latent) continue;
+    const int64_t heads = c.heads_of(*latent);
+    if (latent->q_rank) query = std::max(query, heads * latent->query_dim());
+    key = std::max(key, heads * (latent->key_dim() + gate));
+    value = std::max(value, heads * latent->rank);
+  }
+  const int64_t tokens = key ? round_up(limits.step_tokens, 2) : 0;
+  queries = carver.floats(query ? tokens : 0, query);
+  absorbed = carver.floats(tokens, key);
+  attended = carver.floats(tokens, value);
   const int64_t rows = round_up(limits.step_tokens, 2);
   carver.take(inner.shared, rows);
   inner.raw = carver.floats(inner.prepares ? rows : 0, inner.shared.columns());
@@ -343,8 +352,8 @@ void Scratch::carve_latent(Carver& carver, const Config& c, const Limits& limits
 }
 
 void Scratch::carve_index(Carver& carver, const Config& c, const Limits& limits, int threads) {
-  const LatentKind* latent = c.latent();
-  const IndexerKind* indexer = latent && latent->indexer ? &*latent->indexer : nullptr;
+  const LatentKind* latent = c.indexed();
+  const IndexerKind* indexer = latent ? &*latent->indexer : nullptr;
   const int64_t tokens = indexer ? round_up(limits.step_tokens, 2) : 0;
   const int64_t scores = Indexer::scratch_floats(c, limits);
   index_in = carver.floats(tokens, indexer ? IndexColumns(*indexer).end : 0);
@@ -353,7 +362,8 @@ void Scratch::carve_index(Carver& carver, const Config& c, const Limits& limits,
   index_scores = carver.floats(index_rows, scores);
   gathered_keys = indexer ? round_up(std::min(indexer->chosen, limits.max_model_len), kBlockTokens) : 0;
   chosen_ = carver.take<int32_t>(scores ? tokens * gathered_keys * 4 : 0);
-  own_gathered_bytes_ = gathered_keys / kBlockTokens * kv_head_bytes(limits.kv_dtype, round_up(c.head_dim, kPanel));
+  own_gathered_bytes_ =
+      gathered_keys / kBlockTokens * kv_head_bytes(limits.kv_dtype, latent ? round_up(latent->key_dim(), kPanel) : 0);
   own_gathered_ = carver.take_each(threads, own_gathered_bytes_);
   gathered_blocks = carver.take<int32_t>(gathered_keys / kBlockTokens * 4);
 }

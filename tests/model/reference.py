@@ -354,7 +354,7 @@ def latent_attention(
     seen: Seen,
 ) -> tuple[Array, Seen]:
     """Attention of all heads to one latent a token, absorbed, [tokens, hidden]; seen: the keys chosen for it so far."""
-    latents = replace(config, norm_eps=1e-6)
+    latents, heads = replace(config, norm_eps=own.norm_eps), config.heads_of(own)[0]
     floats = replace(e, int8="")  # the matrices of heads are never codes
     if own.q_rank:
         queries = norm(latents, w, "q_norm", linear(x, w["q_down"], w.get("q_down.bias"), e), e)
@@ -363,25 +363,34 @@ def latent_attention(
             seen = chosen_keys(latents, own, w, x, queries, positions, e)
     else:
         q = linear(x, w["q"], None, e)
-    q = q.reshape(len(x), config.heads, -1)
+    q = q.reshape(len(x), heads, -1)
     down = linear(x, w["kv_down"], w.get("kv_down.bias"), e)
     latent = norm(latents, w, "k_norm", down[:, : own.rank], e)
     key, turned = down[:, None, own.rank :], q[..., own.plain :]
+    if own.key_norm:
+        key = norm(latents, w, "rotated_key_norm", key, e)
     if own.rope is not None:
         key, turned = (rotated(config, own.rope, one, positions, e) for one in (key, turned))
     k = np.concatenate([latent, key[:, 0]], axis=1)
     k = e.around(k, e.cache)[:, None]
-    heads = zip(np.split(w["k_up"], config.heads), np.split(w["v_up"], config.heads), strict=True)
-    k_up, v_up = zip(*heads, strict=True)
+    k_up, v_up = np.split(w["k_up"], heads), np.split(w["v_up"], heads)
     q, turned = q * growth(own, positions), turned * growth(own, positions)
-    absorbed = np.stack([linear(q[:, h, : own.plain], k_up[h], None, floats) for h in range(config.heads)], axis=1)
+    absorbed = np.stack([linear(q[:, h, : own.plain], k_up[h], None, floats) for h in range(heads)], axis=1)
     mixed = attended(
-        config, w, np.concatenate([absorbed, turned], axis=2), k, k[..., : own.rank], (0, 0), positions, e, seen
+        config,
+        w,
+        np.concatenate([absorbed, turned], axis=2),
+        k,
+        k[..., : own.rank],
+        (own.window, 0),
+        positions,
+        e,
+        seen,
     )
     gates = sigmoid(linear(x, w["q_gate"], None, e)) if config.attention_gate != "none" else None
     if gates is not None and config.head_gates:
         mixed = e.around(mixed * gates[..., None], e.sums, 4)
-    out = np.concatenate([linear(mixed[:, h], v_up[h], None, floats) for h in range(config.heads)], axis=1)
+    out = np.concatenate([linear(mixed[:, h], v_up[h], None, floats) for h in range(heads)], axis=1)
     if gates is not None and not config.head_gates:
         out = e.around(out * gates, e.sums, 4)
     return linear(out, w["o"], w.get("o.bias"), e), seen

@@ -91,7 +91,7 @@ class _Piece:
         heads, kv_heads, head_dim = config.heads_of(mixer)
         indexer = mixer.indexer if isinstance(mixer, LatentAttention) else None
         blocks = mixer.blocks if isinstance(mixer, Attention) else None
-        window = indexer.chosen if indexer else mixer.window if isinstance(mixer, Attention) else 0
+        window = indexer.chosen if indexer else mixer.window
         window = blocks.chosen * blocks.block if blocks else window
         own = isinstance(mixer, LatentAttention) or mixer.shared_from is None
         yield cls(window, heads * head_dim, kv_heads * head_dim, own=own)

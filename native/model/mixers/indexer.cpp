@@ -35,8 +35,8 @@ void choose_largest(const float* scores, int64_t count, int64_t chosen, float* r
 }
 
 int64_t Indexer::scratch_floats(const Config& c, const Limits& limits) {
-  const LatentKind* latent = c.latent();
-  if (!latent || !latent->indexer || limits.max_model_len <= latent->indexer->chosen) return 0;
+  const LatentKind* latent = c.indexed();
+  if (!latent || limits.max_model_len <= latent->indexer->chosen) return 0;
   return round_up(limits.max_model_len, 2 * kBlockTokens);
 }
 
@@ -56,8 +56,8 @@ Indexer::Indexer(const Weights& weights, const KvBlocks& kv, Step& step) : weigh
 
 void Indexer::plan() {
   rows_.clear();
-  const LatentKind* latent = step_.config.latent();
-  if (!latent || !latent->indexer) return;
+  const LatentKind* latent = step_.config.indexed();
+  if (!latent) return;
   const Batch& b = step_.batch();
   for (int64_t s = 0; s < b.sequences; ++s)
     for (int64_t r = b.start[s]; r < b.start[s + 1]; ++r)

@@ -9,12 +9,6 @@
 #include "model/step/multiply_heads.h"
 
 namespace forearm {
-namespace {
-
-// The epsilon of the norms of latents in transformers' classes, whatever rms_norm_eps the config has.
-constexpr float kLatentEps = 1e-6f;
-
-}  // namespace
 
 LatentAttention::LatentAttention(const Weights& weights, const KvBlocks& kv, const Attention& attention, Step& step)
     : config_(step.config),
@@ -28,11 +22,12 @@ LatentAttention::LatentAttention(const Weights& weights, const KvBlocks& kv, con
     if (!config_.layers[i].mixer_as<LatentKind>()) continue;
     const LatentKind& k = kind(i);
     const std::string layer = "layers." + std::to_string(i) + ".";
+    const int64_t heads = config_.heads_of(k);
     own.in = &weights.linear(layer + "latent_in", LatentColumns(k, config_).end, config_.hidden);
-    if (k.q_rank) own.q = &weights.linear(layer + "q_up", config_.heads * k.query_dim(), k.q_rank);
-    own.k_up = &weights.linear(layer + "k_up", k.rank, k.plain, config_.heads);
-    own.v_up = &weights.linear(layer + "v_up", k.value, k.rank, config_.heads);
-    own.o = &weights.linear(layer + "o", config_.hidden, config_.heads * k.value);
+    if (k.q_rank) own.q = &weights.linear(layer + "q_up", heads * k.query_dim(), k.q_rank);
+    own.k_up = &weights.linear(layer + "k_up", k.rank, k.plain, heads);
+    own.v_up = &weights.linear(layer + "v_up", k.value, k.rank, heads);
+    own.o = &weights.linear(layer + "o", config_.hidden, heads * k.value);
   }
 }
 
@@ -75,7 +70,7 @@ void LatentAttention::store_latents(const StepWalk& w, size_t layer) {
   const Range rows = step_.mine(w, w.rows);
   const auto normalize = [&](int64_t column, int64_t width, const Norm& norm, const Operand& out) {
     step_.kernel.norm({floats_at(in, 0, column), in.stride, rows.begin, rows.end, width, norm.weight.data(), nullptr,
-                       kLatentEps, false, out});
+                       k.norm_eps, false, out});
   };
   if (k.q_rank) {
     const Operand latent = step_.scratch.inner.target(layers_[layer].q->matrix);
@@ -87,9 +82,10 @@ void LatentAttention::store_latents(const StepWalk& w, size_t layer) {
   }
   const int64_t at = LatentColumns(k, config_).latent;
   normalize(at, k.rank, norms.k, part_of(in, 0, at));
+  if (k.key_norm) normalize(at + k.rank, k.rotary, norms.rotated_key, part_of(in, 0, at + k.rank));
   rotate(k, in, at + k.rank, rows);
   step_.kernel.write_kv({kv_.layer(static_cast<int64_t>(layer), 0), floats_at(in, rows.begin, at), nullptr, in.stride,
-                         rows.size(), config_.head_dim, 0, step_.scratch.slots + rows.begin});
+                         rows.size(), k.key_dim(), 0, step_.scratch.slots + rows.begin});
 }
 
 // Rotates k.rotary columns of x from `column` on, if the layer has positions.
@@ -116,7 +112,7 @@ void LatentAttention::absorb(StepWalk& w, size_t layer) {
   const Operand& queries = k.q_rank ? step_.scratch.queries : step_.scratch.mixer_in;
   const Operand& absorbed = step_.scratch.absorbed;
   each_head(w, step_, layers_[layer].k_up->matrix, [&](int64_t head, Range rows, Range columns) {
-    const int64_t from_column = head * k.query_dim(), to = head * config_.head_dim;
+    const int64_t from_column = head * k.query_dim(), to = head * k.key_dim();
     multiply_head(w.member, step_, layers_[layer].k_up->matrix, head, columns,
                   part_of(queries, rows.begin, from_column), rows.size(), part_of(absorbed, rows.begin, to));
     if (columns.begin > 0) return;
@@ -126,7 +122,7 @@ void LatentAttention::absorb(StepWalk& w, size_t layer) {
       std::copy_n(rotated + r * queries.stride, k.rotary, floats_at(absorbed, rows.begin + r, to + k.rank));
     const bool gated = config_.attention_gate != Gate::none && config_.head_gates;
     for (int64_t r = rows.begin; r < rows.end && gated; ++r)
-      *floats_at(absorbed, r, config_.heads * config_.head_dim + head) =
+      *floats_at(absorbed, r, config_.heads_of(k) * k.key_dim() + head) =
           *floats_at(step_.scratch.mixer_in, r, LatentColumns(k, config_).gate + head);
   });
 }
@@ -137,16 +133,19 @@ void LatentAttention::grow(const StepWalk& w, const LatentKind& k) const {
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const float factor = Attention::query_factor(k.query_growth, step_.batch().position[r], k.query_positions);
     float* x = floats_at(step_.scratch.absorbed, r, 0);
-    for (int64_t i = 0; i < config_.heads * config_.head_dim && factor != 1.0f; ++i) x[i] *= factor;
+    for (int64_t i = 0; i < config_.heads_of(k) * k.key_dim() && factor != 1.0f; ++i) x[i] *= factor;
   }
 }
 
 void LatentAttention::attend(StepWalk& w, size_t layer) {
+  const LatentKind& k = kind(layer);
   AttendTask task{};
   task.q = floats_at(step_.scratch.absorbed, 0, 0);
   task.q_stride = step_.scratch.absorbed.stride;
   task.scale = config_.attention_scale;
-  if (config_.attention_gate != Gate::none && config_.head_gates) task.gate = task.q + config_.heads * config_.head_dim;
+  if (config_.attention_gate != Gate::none && config_.head_gates)
+    task.gate = task.q + config_.heads_of(k) * k.key_dim();
+  task.window = k.window;
   task.gate_kind = config_.attention_gate;
   task.gates = 1;
   task.sinks = or_null(weights_.sinks(layer));

@@ -138,6 +138,7 @@ void Weights::declare_norms(const Config& c, size_t layer) {
   if (const auto* latent = c.layers[layer].mixer_as<LatentKind>()) {
     if (latent->q_rank) declare_norm(c, prefix + "q_norm", norms.q, latent->q_rank, false);
     declare_norm(c, prefix + "k_norm", norms.k, latent->rank, false);
+    if (latent->key_norm) declare_norm(c, prefix + "rotated_key_norm", norms.rotated_key, latent->rotary, false);
     if (latent->indexer && !latent->indexer->shared)
       declare_norm(c, prefix + "index_norm", norms.index, latent->indexer->head_dim, true);
   }

@@ -36,7 +36,7 @@ struct Norm {
 };
 
 struct LayerNorms {
-  Norm input, post_attention, pre_mlp, post_mlp, per_layer, q, k, index, index_q, entry;
+  Norm input, post_attention, pre_mlp, post_mlp, per_layer, q, k, rotated_key, index, index_q, entry;
   Norm attn_sub, ffn_sub;  // Config::sub_norm: before o, [heads * head_dim], and before down, [width]
   Norm router, pre_experts, post_experts, post_shared;  // of experts that are apart from their shared feed-forward
 };

@@ -199,11 +199,12 @@ def _heads(config: ModelConfig, spec: MatrixSpec, prefix: str) -> Iterator[Tenso
     assert isinstance(own, LatentAttention)
     module, _, place = _stored(config, part).partition("[")
     tensor = f"{prefix}{module}.weight"
+    heads = config.heads_of(own)[0]
     keys, a_head, shape = part.key == "k_up", own.plain + own.value, (part.rows, spec.k)
     if place:
-        yield TensorPart(part.name, tensor, (config.heads * part.rows, spec.k), matrix=spec.name)
-    for head in range(0 if place else config.heads):
-        first, at, of_rows = head * a_head + (0 if keys else own.plain), head * part.rows, config.heads * a_head
+        yield TensorPart(part.name, tensor, (heads * part.rows, spec.k), matrix=spec.name)
+    for head in range(0 if place else heads):
+        first, at, of_rows = head * a_head + (0 if keys else own.plain), head * part.rows, heads * a_head
         yield TensorPart(part.name, tensor, shape, first, at, of_rows, spec.name, turned=keys)
 
 

@@ -267,7 +267,11 @@ def _latent(
             yield from (replace(one, factor=factor) for one in found)
     if isinstance(own, CompressedAttention):
         yield from _compressed(layer, at, names, own, rank)
-    elif own.indexer and not own.indexer.shared:
+        return
+    if own.key_norm:
+        stored = config.names.get("rotated_key_norm", "self_attn.k_rope_only_layernorm")
+        yield from norm_vectors(f"{layer}.rotated_key_norm", f"{at}.{stored}", own.rotary, False)
+    if own.indexer and not own.indexer.shared:
         there = f"{at}.{config.names.get('index_norm', 'self_attn.indexer.k_norm')}"
         yield from norm_vectors(f"{layer}.index_norm", there, own.indexer.head_dim, True)
 

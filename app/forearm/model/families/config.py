@@ -67,12 +67,13 @@ class LatentAttention:
     """A mixer: multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434).
 
     The cache keeps a latent of `rank` numbers and a rotated key of `rotary` numbers for each token, whatever the number
-    of heads: ModelConfig.kv_heads is 1, and head_dim is rank + rotary.
+    of heads: ModelConfig.kv_heads is 1, and a head has rank + rotary numbers.
     plain, rotary: numbers of a query head that are not rotated, and that are. value: numbers of a value head.
     q_rank: rank of the latent that queries are made of; 0: they are made of the residual.
     query_growth, query_positions: as of Attention, with query_first 0 (Mistral 4).
     indexer: chooses the keys that are seen; None: all are. scales: multiply the norms of the latents of queries and of
-    keys and values (LongCat-Flash).
+    keys and values (LongCat-Flash). heads, window: as of Attention. norm_eps: of these norms. key_norm: the rotated key
+    is normalized before its rotation (dots3-note).
     """
 
     rope: int | None  # None: nothing is rotated (Kimi Linear)
@@ -85,7 +86,11 @@ class LatentAttention:
     query_positions: int = 0
     indexer: Indexer | None = None
     scales: tuple[float, float] = (1.0, 1.0)
-    sinks: bool = False  # as of Attention
+    heads: int = 0
+    window: int = 0
+    sinks: bool = False
+    norm_eps: float = 1e-6
+    key_norm: bool = False
 
 
 Mixer = Attention | LatentAttention | CompressedAttention | Recurrent
@@ -281,6 +286,8 @@ class ModelConfig:
 
     def heads_of(self, mixer: Attention | LatentAttention | CompressedAttention) -> tuple[int, int, int]:
         """Return the numbers of a layer's heads and kv heads, and the size of its heads."""
+        if isinstance(mixer, LatentAttention):
+            return mixer.heads or self.heads, 1, mixer.rank + mixer.rotary
         if not isinstance(mixer, Attention):
             return self.heads, self.kv_heads, self.head_dim
         return mixer.heads or self.heads, mixer.kv_heads or self.kv_heads, mixer.head_dim or self.head_dim

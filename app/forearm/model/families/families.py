@@ -32,7 +32,7 @@ from forearm.model.families import (
 from forearm.model.families.config import ModelConfig
 from forearm.model.families.decoder import FamilyInputs
 from forearm.model.families.encoders.encoders import ENCODERS, modernbert_decoder
-from forearm.model.families.indexed import hy_v4, minimax_m3
+from forearm.model.families.indexed import dots3_note, hy_v4, minimax_m3
 from forearm.model.families.keys import Keys, read_json, text_part
 from forearm.model.families.own_code.families import OWN_CODE
 from forearm.model.families.recurrent import mamba2, recurrent_gemma, selective_scan, zamba
@@ -237,6 +237,7 @@ FAMILIES: dict[str, Family] = {
     "hy_v4": hy_v4.hy_v4,
     "dots1": mixtures.dots1,
     "dbrx": mixtures.dbrx,
+    **dict.fromkeys(("dots3_note", "dots3_note_text"), dots3_note.dots3_note),
     "longcat_flash": mixtures.longcat_flash,
     "solar_open": mixtures.solar_open,
     "exaone_moe": mixtures.exaone_moe,

@@ -103,12 +103,26 @@ def glm_moe_dsa(inputs: FamilyInputs) -> ModelConfig:
     return indexed(inputs, glm4_moe_lite(inputs), interleaved=True)
 
 
-_INDEXED_LAYERS = "indexed_attention", "deepseek_sparse_attention"  # transformers' names, now and before
+INDEXED_LAYERS = "indexed_attention", "deepseek_sparse_attention"  # transformers' names, now and before
 
 
 def indexed(inputs: FamilyInputs, config: ModelConfig, *, interleaved: bool) -> ModelConfig:
     """Return the model with an indexer in each layer, or a share in the one of an earlier layer."""
     keys = inputs.keys
+    indexer = indexer_of(keys, interleaved=interleaved)
+    kinds = keys.get("layer_types")
+    if kinds is not None and not (isinstance(kinds, list) and all(kind in INDEXED_LAYERS for kind in kinds)):
+        raise keys.wrong("layer_types", f"{INDEXED_LAYERS[0]} for each layer")
+    mixers = [
+        replace(cast("LatentAttention", layer.mixer), indexer=replace(indexer, shared=shared))
+        for layer, shared in zip(config.layers, _shares(keys, len(config.layers)), strict=True)
+    ]
+    layers = (replace(layer, mixer=mixer) for layer, mixer in zip(config.layers, mixers, strict=True))
+    return replace(config, layers=tuple(layers))
+
+
+def indexer_of(keys: Keys, *, interleaved: bool) -> Indexer:
+    """Return the indexer of the sizes that config.json names."""
     heads, head_dim, chosen = (keys.integer(f"index_{size}") for size in ("n_heads", "head_dim", "topk"))
     rotary = keys.integer("qk_rope_head_dim")
     if not 0 < head_dim <= 4096 or head_dim % 16 or head_dim < rotary:
@@ -116,18 +130,9 @@ def indexed(inputs: FamilyInputs, config: ModelConfig, *, interleaved: bool) -> 
     for key, size in (("index_n_heads", heads), ("index_topk", chosen)):
         if size < 1:
             raise keys.wrong(key, "at least 1")
-    kinds = keys.get("layer_types")
-    if kinds is not None and not (isinstance(kinds, list) and all(kind in _INDEXED_LAYERS for kind in kinds)):
-        raise keys.wrong("layer_types", f"{_INDEXED_LAYERS[0]} for each layer")
     if not keys.optional_integer("q_lora_rank"):
         raise keys.wrong("q_lora_rank", "a rank: queries of the indexer are made of this latent")
-    indexer = Indexer(heads, head_dim, chosen, keys.flag("indexer_rope_interleave", interleaved))
-    mixers = [
-        replace(cast("LatentAttention", layer.mixer), indexer=replace(indexer, shared=shared))
-        for layer, shared in zip(config.layers, _shares(keys, len(config.layers)), strict=True)
-    ]
-    layers = (replace(layer, mixer=mixer) for layer, mixer in zip(config.layers, mixers, strict=True))
-    return replace(config, layers=tuple(layers))
+    return Indexer(heads, head_dim, chosen, keys.flag("indexer_rope_interleave", interleaved))
 
 
 def _shares(keys: Keys, layers: int) -> list[bool]:
@@ -209,6 +214,33 @@ def with_latents(
 ) -> ModelConfig:
     """Return a Llama with latent attention. interleaved: rotated values 2i and 2i + 1 form a pair; None: no angles."""
     keys = inputs.keys
+    mixer = latent_attention(keys, None if interleaved is None else 0)
+    bias = keys.flag("attention_bias")
+    if bias and not mixer.q_rank:
+        raise keys.wrong("attention_bias", "false where q_lora_rank is null: q_proj has no bias")
+    ropes: tuple[Rope, ...] = ()
+    stretched, weight, longest = 1.0, 0.0, 0
+    if interleaved is None:
+        longest = positions(inputs)
+    else:
+        angles, longest = flat_rope(inputs, mixer.rotary, partial=False, interleaved=interleaved)
+        ropes = (angles,)
+        settings = keys.object("rope_scaling") or keys.object("rope_parameters") or Keys({}, keys.source)
+        weight = settings.optional_number("mscale_all_dim") or 0.0
+        if settings.text("rope_type", settings.text("type", "default")) != "default" and weight:
+            stretched = max(settings.positive("factor"), 1.0)
+    own: dict[str, Any] = {
+        "max_positions": longest, "kv_heads": 1, "head_dim": mixer.rank + mixer.rotary, "qkv_bias": bias,
+        "o_bias": bias,
+        # attention stays sharp over a context that yarn has stretched
+        "attention_scale": (mixer.plain + mixer.rotary) ** -0.5 * (0.1 * weight * math.log(stretched) + 1.0) ** 2,
+        "names": SHARED_EXPERTS,
+    }  # fmt: skip
+    return decoder(inputs, mixers=[mixer] * inputs.layers, ropes=ropes, feed_forwards=feed_forwards, **own | differs)
+
+
+def latent_attention(keys: Keys, rope: int | None) -> LatentAttention:
+    """Return latent attention of the sizes that config.json names; rope: as of the mixer."""
     heads, rank, rotary = (keys.integer(key) for key in ("num_attention_heads", "kv_lora_rank", "qk_rope_head_dim"))
     plain, q_rank = keys.integer("qk_nope_head_dim"), keys.optional_integer("q_lora_rank") or 0
     value = keys.optional_integer("v_head_dim") or keys.integer("hidden_size") // heads
@@ -220,28 +252,7 @@ def with_latents(
             raise keys.wrong(key, f"{unit} to 4096" + (f", a multiple of {unit}" if unit > 1 else ""))
     if not 0 <= q_rank <= 1 << 20:
         raise keys.wrong("q_lora_rank", "a rank, or null")
-    bias = keys.flag("attention_bias")
-    if bias and not q_rank:
-        raise keys.wrong("attention_bias", "false where q_lora_rank is null: q_proj has no bias")
-    ropes: tuple[Rope, ...] = ()
-    stretched, weight, longest = 1.0, 0.0, 0
-    if interleaved is None:
-        longest = positions(inputs)
-    else:
-        angles, longest = flat_rope(inputs, rotary, partial=False, interleaved=interleaved)
-        ropes = (angles,)
-        settings = keys.object("rope_scaling") or keys.object("rope_parameters") or Keys({}, keys.source)
-        weight = settings.optional_number("mscale_all_dim") or 0.0
-        if settings.text("rope_type", settings.text("type", "default")) != "default" and weight:
-            stretched = max(settings.positive("factor"), 1.0)
-    mixer = LatentAttention(0 if ropes else None, rank, plain, rotary, value, q_rank)
-    own: dict[str, Any] = {
-        "max_positions": longest, "kv_heads": 1, "head_dim": rank + rotary, "qkv_bias": bias, "o_bias": bias,
-        # attention stays sharp over a context that yarn has stretched
-        "attention_scale": (plain + rotary) ** -0.5 * (0.1 * weight * math.log(stretched) + 1.0) ** 2,
-        "names": SHARED_EXPERTS,
-    }  # fmt: skip
-    return decoder(inputs, mixers=[mixer] * inputs.layers, ropes=ropes, feed_forwards=feed_forwards, **own | differs)
+    return LatentAttention(rope, rank, plain, rotary, value, q_rank)
 
 
 def _layers(inputs: FamilyInputs, experts: Experts, dense: int) -> list[FeedForward | Experts]:

@@ -249,7 +249,8 @@ def _rg_lru(config: ModelConfig, own: RgLru, at: str) -> Iterator[MatrixSpec]:
 
 def _latent(config: ModelConfig, own: LatentAttention, at: str) -> Iterator[MatrixSpec]:
     """Yield the matrices of latent attention; kv_b_proj has, head by head, the rows of keys and those of values."""
-    heads, query = config.heads, config.heads * (own.plain + own.rotary)
+    heads = config.heads_of(own)[0]
+    query = heads * (own.plain + own.rotary)
     joint: tuple[MatrixPart, ...] = (
         MatrixPart(f"{at}q_down", "self_attn.q_a_proj", own.q_rank)
         if own.q_rank
