@@ -167,7 +167,8 @@ LatentKind latent_of(const py::handle& from) {
           size("heads"),
           size("window"),
           from.attr("norm_eps").cast<float>(),
-          from.attr("key_norm").cast<bool>()};
+          from.attr("key_norm").cast<bool>(),
+          from.attr("joint_gates").cast<bool>()};
 }
 
 LayerKind layer_of(const py::handle& layer) {
@@ -365,6 +366,7 @@ Config config_of(const py::object& from, const py::object& matrices) {
   read("parallel_residual", c.parallel_residual);
   read("qk_norm_after_rope", c.qk_norm_after_rope);
   read("qk_norm_bias", c.qk_norm_bias);
+  read("norm_gates", c.norm_gates);
   read("head_gates", c.head_gates);
   read("v_norm", c.v_norm);
   read("layer_scalar", c.layer_scalar);

@@ -54,6 +54,12 @@ std::vector<HeadShape> Config::head_shapes() const {
   return shapes;
 }
 
+int64_t Config::widest_head() const {
+  int64_t most = 0;
+  for (const HeadShape& shape : head_shapes()) most = std::max(most, shape.head_dim);
+  return most ? most : head_dim;
+}
+
 StateShape Config::state(size_t layer) const {
   if (const auto* conv = layers[layer].mixer_as<ShortConvKind>())
     return {.tail_rows = conv->width - 1, .channels = hidden};
@@ -92,6 +98,13 @@ int64_t Config::bias_rows() const {
 bool Config::has_latents() const {
   return std::any_of(layers.begin(), layers.end(),
                      [](const LayerKind& layer) { return layer.mixer_as<LatentKind>() != nullptr; });
+}
+
+bool Config::joint_gates() const {
+  return std::any_of(layers.begin(), layers.end(), [](const LayerKind& layer) {
+    const auto* kind = layer.mixer_as<LatentKind>();
+    return kind && kind->joint_gates;
+  });
 }
 
 const LatentKind* Config::indexed() const {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/kernels.h"
-#include "model/mixers/indexer_kinds.h"
+#include "model/mixers/latent_kind.h"
 
 namespace forearm {
 
@@ -79,28 +79,6 @@ struct Mamba2Kind {
 
   int64_t inner() const { return heads * head_dim; }
   int64_t channels() const { return inner() + 2 * groups * state_dim; }  // of the convolution: x, b and c
-};
-
-// Multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434). The cache has one vector of rank + rotary numbers
-// for each token: the latent, from which every head's keys and values follow, and a rotated key that all heads share.
-// So Config::kv_heads is 1, and a head has rank + rotary numbers.
-struct LatentKind {
-  std::optional<int> rope;  // index into Config::ropes; none: nothing is rotated
-  int64_t rank;             // of the latent
-  int64_t plain, rotary,
-      value;                  // of each head: query and key numbers that are not rotated, rotated ones, value numbers
-  int64_t q_rank = 0;         // of the latent of queries; 0: queries are projected at once
-  float query_growth = 0.0f;  // AttentionKind's
-  int64_t query_positions = 0;
-  std::optional<IndexerKind> indexer = std::nullopt;  // none: queries see all keys
-  bool sinks = false;                                 // AttentionKind's
-  int64_t heads = 0;                                  // 0: Config's
-  int64_t window = 0;                                 // AttentionKind's
-  float norm_eps = 1e-6f;                             // of the norms of latents
-  bool key_norm = false;                              // the rotated key is normalized before its rotation
-
-  int64_t query_dim() const { return plain + rotary; }
-  int64_t key_dim() const { return rank + rotary; }
 };
 
 // Lightning attention: Lightning of app/forearm/model/families/recurrences.py.
@@ -342,6 +320,7 @@ struct Config {
   QkNorm qk_norm = QkNorm::none;
   bool qk_norm_after_rope = false;
   bool qk_norm_bias = false;         // of each head's norms
+  int64_t norm_gates = 0;            // rank of the gates of norms before mixers and experts (GatedNorms); 0: none
   Gate attention_gate = Gate::none;  // results of attention are multiplied with gates beside the queries
   bool head_gates = false;           // a head has one gate instead of one for each number
   float qkv_clip = 0.0f;             // q, k and v are clamped to this size; 0: not
@@ -363,6 +342,7 @@ struct Config {
   HeadShape head_shape(size_t layer) const;
   // The shapes of all layers that attend, without repetition.
   std::vector<HeadShape> head_shapes() const;
+  int64_t widest_head() const;  // numbers of a key of these layers, or of the model if none attends
   // What the mixer of a layer keeps of a sequence; of no floats: it keeps keys and values.
   StateShape state(size_t layer) const;
   bool has_states() const;
@@ -370,6 +350,7 @@ struct Config {
   int64_t bias_rows() const;
   bool distance_embeddings() const { return distance_bias == DistanceBiasKind::embedded; }
   bool has_latents() const;  // some layers have latent attention
+  bool joint_gates() const;  // some of them LatentKind's
   // A latent attention of the model whose indexer has the sizes of all; null: it has none.
   const LatentKind* indexed() const;
   int64_t heads_of(const LatentKind& kind) const { return kind.heads ? kind.heads : heads; }

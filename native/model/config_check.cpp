@@ -125,6 +125,8 @@ void check_latent(const Config& c, const LatentKind& latent) {
   in_range("window of a layer", latent.window, 0, INT32_MAX / 2);
   if (latent.window && latent.indexer) refuse("a layer with an indexer has no window");
   if (c.kv_heads != 1) refuse("latent attention has one key head; this one has " + std::to_string(c.kv_heads));
+  if (latent.joint_gates && (!latent.q_rank || c.attention_gate != Gate::sigmoid || c.head_gates))
+    refuse("gates beside queries are sigmoids, of each number of values, made of a latent of queries");
   for (const LayerKind& layer : c.layers)
     if (layer.mixer_as<AttentionKind>()) refuse("latent attention beside plain attention is not supported");
 }
@@ -335,6 +337,10 @@ void check_streams(const Config& c) {
         !std::all_of(c.layers.begin(), c.layers.end(), plain))
       refuse("several residual streams need an embedding of each layer, norms around attention and feed-forward");
   }
+  in_range("rank of the gates of norms", c.norm_gates, 0, c.hidden);
+  if (c.norm_gates && (!c.norms_before() || c.some_norm_after() || c.norm_residual != NormResidual::none || c.hyper ||
+                       c.parallel_residual || c.asides() || c.modules || c.adds_later() || !c.norm_weight))
+    refuse("norms with gates stand before each half of a layer alone, on one residual stream");
   if (c.hyper) {
     in_range("residual streams", c.hyper->streams, 1, HyperKind::kMost);
     in_range("rounds that make a matrix doubly stochastic", c.hyper->rounds, 0, 1000);

@@ -14,7 +14,7 @@ int64_t phases(const Config& c, const Scratch& scratch) {
                    CompressedAttention::kPhases}) +
          std::max(FeedForward::phases(c, scratch.step_tokens), Experts::phases(c, scratch.step_tokens)) +
          (c.asides() ? SideBlock::kPhases : 0) + (c.per_layer ? PerLayerEmbedding::kPhases : 0) +
-         (c.alt_up ? AltUp::kPhases : 0);
+         (c.alt_up ? AltUp::kPhases : 0) + (c.norm_gates ? 2 * GatedNorms::kPhases : 0);
 }
 
 }  // namespace
@@ -47,7 +47,8 @@ Forward::Forward(const Config& c, const Ranks& ranks, const Weights& weights, co
       side_(weights, attention_, feed_forward_, step_),
       per_layer_(weights, step_),
       alt_up_(weights, step_),
-      hyper_(weights, step_) {}
+      hyper_(weights, step_),
+      gated_norms_(weights, step_) {}
 
 void Forward::run(const Batch& batch) {
   if (batch.tokens == 0) return;
@@ -80,6 +81,7 @@ void Forward::walk(StepWalk w) {
     }
     if (const auto& own = c_.layers[i].experts; own && own->ahead)
       experts_.route_ahead(w, i, std::exchange(add, nullptr));
+    if (c_.norm_gates) add = gated_norms_.apply(w, i, GatedNorms::Half::mixer, add);
     const Norm* mixed = mix(w, i, add);
     if (c_.hyper) mixed = hyper_.join(w, 2 * i);
     // A parallel feed-forward reads the residual before the mixer's result, which is added after it.
@@ -87,6 +89,7 @@ void Forward::walk(StepWalk w) {
     add = mixed;
     if (c_.alt_up) alt_up_.add_laurel(w, i);
     if (!c_.layers[i].feed_forward) continue;
+    if (c_.norm_gates && c_.layers[i].experts) add = gated_norms_.apply(w, i, GatedNorms::Half::experts, add);
     add = c_.layers[i].experts ? experts_.apply(w, i, before) : feed_forward_.apply(w, i, before);
     if (const auto& own = c_.layers[i].experts; own && own->behind) {
       later = std::exchange(add, nullptr);

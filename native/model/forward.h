@@ -8,6 +8,7 @@
 #include "model/feed_forward/alt_up.h"
 #include "model/feed_forward/experts.h"
 #include "model/feed_forward/feed_forward.h"
+#include "model/feed_forward/gated_norms.h"
 #include "model/feed_forward/hyper_connections.h"
 #include "model/feed_forward/per_layer_embedding.h"
 #include "model/mixers/attention.h"
@@ -38,7 +39,7 @@ class Forward {
   // Computes a checked batch: writes its keys and values to the KV cache, its states to their slots, and the logits of
   // its logit rows to the scratch. The team enters once and walks all phases, with barriers where data crosses threads:
   // five a layer, with experts six to eight, with Mamba2 or an embedding of each layer two, with an RG-LRU one,
-  // with Mamba three or four more.
+  // with Mamba three or four, with each gated norm three more.
   void run(const Batch& batch);
   // See Executor.
   void record_inputs() { step_.record_inputs(); }
@@ -74,6 +75,7 @@ class Forward {
   PerLayerEmbedding per_layer_;
   AltUp alt_up_;
   HyperConnections hyper_;
+  GatedNorms gated_norms_;
 };
 
 }  // namespace forearm

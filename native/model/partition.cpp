@@ -39,4 +39,22 @@ void HeadUnits::add_section(Range columns, int64_t heads, int64_t dim, bool kv, 
   }
 }
 
+int64_t mixer_columns(const Config& c) {
+  int64_t most = 0;
+  for (const LayerKind& layer : c.layers) {
+    if (const auto* mamba = layer.mixer_as<Mamba2Kind>()) most = std::max(most, Mamba2Columns(*mamba).end);
+    if (const auto* delta = layer.mixer_as<GatedDeltaKind>()) most = std::max(most, DeltaColumns(*delta).end);
+    if (const auto* own = layer.mixer_as<LightningKind>()) most = std::max(most, LightningColumns(*own).end);
+    if (const auto* own = layer.mixer_as<SelectiveScanKind>()) most = std::max(most, SelectiveScanColumns(*own).end);
+    if (const auto* own = layer.mixer_as<RgLruKind>()) most = std::max(most, RgLruColumns(*own).end);
+    if (layer.mixer_as<ShortConvKind>()) most = std::max(most, ShortConvColumns(c).end);
+    if (const auto* latent = layer.mixer_as<LatentKind>()) most = std::max(most, LatentColumns(*latent, c).end);
+    if (const auto* own = layer.mixer_as<CompressedKind>())
+      most = std::max(most, CompressedColumns(*own, c.head_dim).end);
+  }
+  for (const HeadShape& shape : c.head_shapes())
+    if (!shape.latent) most = std::max(most, QkvColumns(shape).end);
+  return most;
+}
+
 }  // namespace forearm

@@ -139,16 +139,27 @@ struct RgLruColumns {
 };
 
 // The columns of latent attention's joint matrix: the queries or their latent, then the keys' latent with the rotated
-// key, then the gates, if there are any: one of each head, or of each number of its value.
+// key, then the gates, if there are any beside these: one of each head, or of each number of its value.
 struct LatentColumns {
   int64_t latent, gate, end;
 
   LatentColumns(const LatentKind& kind, const Config& c)
       : latent(round_up(kind.q_rank ? kind.q_rank : c.heads_of(kind) * kind.query_dim(), kPanel)),
         gate(latent + round_up(kind.key_dim(), kPanel)),
-        end(gate + (c.attention_gate == Gate::none
+        end(gate + (c.attention_gate == Gate::none || kind.joint_gates
                         ? 0
                         : round_up(c.heads_of(kind) * (c.head_gates ? 1 : kind.value), kPanel))) {}
+};
+
+// The columns of what is made of a latent of queries: the queries of all heads, and the gates beside them, if there are
+// any.
+struct QueryColumns {
+  int64_t gate, end;
+
+  QueryColumns(const LatentKind& kind, const Config& c)
+      : gate(kind.joint_gates ? round_up(c.heads_of(kind) * kind.query_dim(), kPanel)
+                              : c.heads_of(kind) * kind.query_dim()),
+        end(gate + (kind.joint_gates ? round_up(c.heads_of(kind) * kind.value, kPanel) : 0)) {}
 };
 
 // The columns of an indexer's joint matrix: keys at 0, and the weight of each head.
@@ -224,5 +235,8 @@ class HeadUnits {
   std::vector<HeadUnit> units_;
   std::vector<Section> sections_;  // queries; keys, values if the layer projects them
 };
+
+// The columns of the widest mixer's joint matrix.
+int64_t mixer_columns(const Config& c);
 
 }  // namespace forearm

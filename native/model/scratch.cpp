@@ -71,24 +71,6 @@ int64_t partials_wanted(const Config& c, const Limits& limits, int threads) {
   return std::min(most, kMostPartialFloats);
 }
 
-int64_t mixer_columns(const Config& c) {
-  int64_t most = 0;
-  for (const LayerKind& layer : c.layers) {
-    if (const auto* mamba = layer.mixer_as<Mamba2Kind>()) most = std::max(most, Mamba2Columns(*mamba).end);
-    if (const auto* delta = layer.mixer_as<GatedDeltaKind>()) most = std::max(most, DeltaColumns(*delta).end);
-    if (const auto* own = layer.mixer_as<LightningKind>()) most = std::max(most, LightningColumns(*own).end);
-    if (const auto* own = layer.mixer_as<SelectiveScanKind>()) most = std::max(most, SelectiveScanColumns(*own).end);
-    if (const auto* own = layer.mixer_as<RgLruKind>()) most = std::max(most, RgLruColumns(*own).end);
-    if (layer.mixer_as<ShortConvKind>()) most = std::max(most, ShortConvColumns(c).end);
-    if (const auto* latent = layer.mixer_as<LatentKind>()) most = std::max(most, LatentColumns(*latent, c).end);
-    if (const auto* own = layer.mixer_as<CompressedKind>())
-      most = std::max(most, CompressedColumns(*own, c.head_dim).end);
-  }
-  for (const HeadShape& shape : c.head_shapes())
-    if (!shape.latent) most = std::max(most, QkvColumns(shape).end);
-  return most;
-}
-
 int64_t beside_columns(const Config& c) {
   int64_t most = 0;
   for (const LayerKind& layer : c.layers)
@@ -166,7 +148,8 @@ std::vector<MatrixInput> matrix_inputs(const Config& c, const Formats& formats, 
     Matrix matrix;
     matrix.shape(spec.name, spec.columns(), spec.k, format->second, {});
     const bool normed = (c.sub_norm && (spec.role == Role::mixer_out || spec.role == Role::feed_forward_out)) ||
-                        (c.gates_latents() && spec.role == Role::mixer_out);
+                        (c.gates_latents() && spec.role == Role::mixer_out) ||
+                        (c.joint_gates() && spec.role == Role::mixer_inner);
     MatrixInput input{tied_head ? Role::head : spec.role,
                       spec.k,
                       matrix.form(),
@@ -215,7 +198,7 @@ Scratch::Scratch(const Config& c, const Limits& limits, const std::vector<Matrix
 int64_t Scratch::bytes_for(const Config& c, const Limits& limits, const Formats& formats, int threads, bool any_tier) {
   Scratch scratch;
   const std::vector<MatrixInput> inputs = matrix_inputs(c, formats, any_tier);
-  scratch.need(c, limits, inputs, round_up(c.head_dim, kPanel), threads);
+  scratch.need(c, limits, inputs, round_up(c.widest_head(), kPanel), threads);
   if (any_tier) {
     scratch.own_attend_bytes_ = std::max(scratch.own_attend_bytes_, kMostAttendBytes);
     for (const MatrixInput& input : inputs)
@@ -278,6 +261,8 @@ int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int th
   per_layer = carver.floats(c.per_layer ? tokens : 0, c.per_layer_columns());
   per_layer_gate = carver.floats(c.per_layer ? tokens : 0, c.per_layer ? c.per_layer->width : 0);
   carve_streams(carver, c, tokens);
+  norm_gate_in = carver.floats(c.norm_gates ? tokens : 0, c.norm_gates);
+  gated = carver.floats(c.norm_gates ? tokens : 0, c.hidden);
   const int64_t cut = cut_columns(c);
   cut_gates = carver.floats(cut ? std::min(tokens, kCutRows) : 0, cut);
   carve_sites(carver, limits);
@@ -331,12 +316,11 @@ Scratch::Routes Scratch::own_routes(int member) const {
 
 void Scratch::carve_latent(Carver& carver, const Config& c, const Limits& limits) {
   int64_t query = 0, key = 0, value = 0;  // numbers of a row
-  const int64_t gate = c.attention_gate != Gate::none && c.head_gates ? 1 : 0;
   for (const LayerKind& layer : c.layers) {
     const auto* latent = layer.mixer_as<LatentKind>();
     if (!latent) continue;
-    const int64_t heads = c.heads_of(*latent);
-    if (latent->q_rank) query = std::max(query, heads * latent->query_dim());
+    const int64_t heads = c.heads_of(*latent), gate = c.attention_gate != Gate::none && c.head_gates ? 1 : 0;
+    if (latent->q_rank) query = std::max(query, QueryColumns(*latent, c).end);
     key = std::max(key, heads * (latent->key_dim() + gate));
     value = std::max(value, heads * latent->rank);
   }

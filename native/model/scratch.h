@@ -118,6 +118,8 @@ class Scratch {
   Operand hyper_sums, hyper_weights;  // [step_tokens, ..], f32_rows
   Operand laurel_in;                  // [step_tokens, AltUpKind::laurel], f32_rows
   Operand laurel;                     // [step_tokens, hidden], f32_rows
+  Operand norm_gate_in;               // [step_tokens, Config::norm_gates], f32_rows; no rows without gates of norms
+  Operand gated;                      // [step_tokens, hidden], f32_rows: rows behind a gated norm
   Operand cut_gates;  // [kCutRows, columns of the widest gate and up], f32_rows: of feed-forwards whose gates are cut
 
   // Of latent attention, no rows without it.

@@ -443,14 +443,6 @@ ROWS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any], int
         **_LATENT, **_HY, "num_hidden_layers": 3, "hc_mult": 2, "hc_magnitude": 1.3, "hc_eps": 1e-3,
         "swiglu_limit": 0.8, "indexer_types": ["full", "shared", "shared"], "norm_topk_prob": False,
     }),
-    # windows whose layers have sizes of their own, beside indexers; the rotated key has a norm, each head a gate
-    ("dots3_note", "Dots3NoteTextConfig", {
-        **_LATENT, "head_dim": 32, "index_n_heads": 18, "index_head_dim": 32, "index_topk": 24, "q_lora_rank": 44,
-        "n_routed_experts": 12, "num_experts_per_tok": 4, "moe_intermediate_size": 28, "num_hidden_layers": 4,
-        "shared_experts_intermediate_size": 36, "sliding_window": 16, "swa_num_attention_heads": 4,
-        "swa_num_key_value_heads": 4, "swa_q_lora_rank": 36, "swa_kv_lora_rank": 64, "swa_head_dim": 40,
-        "swa_qk_nope_head_dim": 24, "swa_v_head_dim": 20, "pad_token_id": None, "bos_token_id": 0, "eos_token_id": 1,
-    }, 45, 64, 5),
     # two attentions in a layer, experts on a shortcut, some of which pass a row on
     ("longcat_flash", "LongcatFlashConfig", {
         **_LATENT, **_LONGCAT, "num_hidden_layers": 4, "n_routed_experts": 7, "zero_expert_num": 5, "moe_topk": 4,

@@ -22,6 +22,7 @@ from tests.model.reference_sums import (
     Positions,
     Rounding,
     activated,
+    gated_norm,
     linear,
     norm,
     rotated,
@@ -98,7 +99,7 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
         if config.alt_up:
             streams = predicted(config, own, streams, rounding)
             x = streams[0]
-        normed = norm(config, own, "input_norm", x + beside, rounding)
+        normed = gated_norm(config, own, "input", x + beside, rounding)
         x = normed if config.norm_residual == "all" or (config.norm_residual == "first" and i == 0) else x
         y, before = np.zeros_like(x), x
         if isinstance(layer.mixer, ShortConv | SelectiveScan | RgLru | Lightning):
@@ -114,7 +115,7 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
         mixed = x + config.residual_scale * norm(config, own, "post_attention_norm", y, rounding)
         if config.alt_up:
             mixed = (mixed + laurel(config, own, normed, rounding)) / math.sqrt(2)
-        normed = norm(config, own, "pre_mlp_norm", x if config.parallel_residual else mixed, rounding)
+        normed = gated_norm(config, own, "pre_mlp", x if config.parallel_residual else mixed, rounding)
         x = normed if config.norm_residual == "all" else mixed
         y = feed_forward(config, layer, own, mixed, normed, rounding, before)
         if isinstance(layer.feed_forward, Experts) and layer.feed_forward.behind:
@@ -357,12 +358,14 @@ def latent_attention(
     latents, heads = replace(config, norm_eps=own.norm_eps), config.heads_of(own)[0]
     floats = replace(e, int8="")  # the matrices of heads are never codes
     if own.q_rank:
-        queries = norm(latents, w, "q_norm", linear(x, w["q_down"], w.get("q_down.bias"), e), e)
-        q = linear(queries, w["q_up"], None, e)
+        raw = linear(x, w["q_down"], w.get("q_down.bias"), e)
+        queries = norm(latents, w, "q_norm", raw, e)
+        made_of = np.hstack([queries, raw]) if own.joint_gates else queries
+        q = linear(made_of, w["q_up"], None, e)
         if own.indexer and not own.indexer.shared:
             seen = chosen_keys(latents, own, w, x, queries, positions, e)
     else:
-        q = linear(x, w["q"], None, e)
+        made_of, q = x, linear(x, w["q"], None, e)
     q = q.reshape(len(x), heads, -1)
     down = linear(x, w["kv_down"], w.get("kv_down.bias"), e)
     latent = norm(latents, w, "k_norm", down[:, : own.rank], e)
@@ -387,7 +390,11 @@ def latent_attention(
         e,
         seen,
     )
-    gates = sigmoid(linear(x, w["q_gate"], None, e)) if config.attention_gate != "none" else None
+    gates = (
+        sigmoid(linear(made_of if own.joint_gates else x, w["q_gate"], None, e))
+        if config.attention_gate != "none"
+        else None
+    )
     if gates is not None and config.head_gates:
         mixed = e.around(mixed * gates[..., None], e.sums, 4)
     out = np.concatenate([linear(mixed[:, h], v_up[h], None, floats) for h in range(heads)], axis=1)

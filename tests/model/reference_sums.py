@@ -103,6 +103,15 @@ def norm(config: ModelConfig, w: dict[str, Array], name: str, x: Array, e: Round
     return e.around(y, e.sums, 8)
 
 
+def gated_norm(config: ModelConfig, w: dict[str, Array], half: str, x: Array, e: Rounding) -> Array:
+    """The norm before a half of a layer, with the gate that A.X K2 has behind it."""
+    y = norm(config, w, f"{half}_norm", x, e)
+    if f"{half}_gate_down" not in w:
+        return y
+    few = e.around(activated("silu", linear(y, w[f"{half}_gate_down"], None, e)), e.sums, 8)
+    return e.around(y * sigmoid(linear(few, w[f"{half}_gate_up"], None, e)), e.sums, 4)
+
+
 def rotated(config: ModelConfig, rope: int, x: Array, positions: Positions, e: Rounding) -> Array:
     """The first 2 * len(inv_freq) values of each head, turned by position * inv_freq; x [tokens, heads, head_dim].
 

@@ -239,7 +239,9 @@ void Experts::copy_row(const StepWalk& w, const Block& block, int64_t row, const
   const Norm& norm = norm_before(block.layer);
   const int64_t at = block.rows.begin + row;
   const float* x = step_.residual_row(at);
-  if (norm.if_there() && !norm.in_residual) {
+  if (norm.gated) {
+    x = static_cast<const float*>(step_.scratch.gated.data) + at * step_.scratch.gated.stride;
+  } else if (norm.if_there() && !norm.in_residual) {
     float* own = step_.scratch.row(w.member);
     step_.normalize(norm, step_.residual_row(0), {at, at + 1}, {own, 0, Form::f32_rows});
     x = own;

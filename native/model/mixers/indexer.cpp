@@ -85,7 +85,10 @@ void Indexer::store_keys(const StepWalk& w, size_t layer) {
 
 void Indexer::project_queries(StepWalk& w, size_t layer, const Matrix& before, const Operand& ready) {
   const Linear& q = *layers_[layer].q;
-  const Operand rows = step_.output_again(w, step_.scratch.inner, q.matrix, before, ready);
+  const bool joint = kind(layer).joint_gates;
+  if (joint) step_.barrier(w);  // these rows, of the first columns alone, may take the place of whole ones
+  const Operand rows = joint ? step_.raw_output(w, step_.scratch.inner, q.matrix)
+                             : step_.output_again(w, step_.scratch.inner, q.matrix, before, ready);
   step_.multiply(w, q, rows, step_.scratch.index_queries);
 }
 

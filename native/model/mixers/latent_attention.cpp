@@ -24,7 +24,7 @@ LatentAttention::LatentAttention(const Weights& weights, const KvBlocks& kv, con
     const std::string layer = "layers." + std::to_string(i) + ".";
     const int64_t heads = config_.heads_of(k);
     own.in = &weights.linear(layer + "latent_in", LatentColumns(k, config_).end, config_.hidden);
-    if (k.q_rank) own.q = &weights.linear(layer + "q_up", heads * k.query_dim(), k.q_rank);
+    if (k.q_rank) own.q = &weights.linear(layer + "q_up", QueryColumns(k, config_).end, k.query_columns());
     own.k_up = &weights.linear(layer + "k_up", k.rank, k.plain, heads);
     own.v_up = &weights.linear(layer + "v_up", k.value, k.rank, heads);
     own.o = &weights.linear(layer + "o", config_.hidden, heads * k.value);
@@ -72,7 +72,12 @@ void LatentAttention::store_latents(const StepWalk& w, size_t layer) {
     step_.kernel.norm({floats_at(in, 0, column), in.stride, rows.begin, rows.end, width, norm.weight.data(), nullptr,
                        k.norm_eps, false, out});
   };
-  if (k.q_rank) {
+  if (k.joint_gates) {
+    const Operand& twice = step_.scratch.inner.raw;
+    normalize(0, k.q_rank, norms.q, twice);
+    for (int64_t r = rows.begin; r < rows.end; ++r)
+      std::copy_n(floats_at(in, r, 0), k.q_rank, floats_at(twice, r, k.q_rank));
+  } else if (k.q_rank) {
     const Operand latent = step_.scratch.inner.target(layers_[layer].q->matrix);
     normalize(0, k.q_rank, norms.q, latent);
     if (const Matrix* other = indexer_.queries(layer)) {
@@ -100,7 +105,9 @@ void LatentAttention::rotate(const LatentKind& k, const Operand& x, int64_t colu
 
 void LatentAttention::project_queries(StepWalk& w, size_t layer) {
   const Linear& q = *layers_[layer].q;
-  const Operand latents = step_.output(w, step_.scratch.inner, q.matrix);
+  const bool joint = kind(layer).joint_gates;
+  const Operand latents =
+      joint ? step_.raw_output(w, step_.scratch.inner, q.matrix) : step_.output(w, step_.scratch.inner, q.matrix);
   step_.multiply(w, q, latents, step_.scratch.queries);
   if (indexer_.has(layer)) indexer_.project_queries(w, layer, q.matrix, latents);
   step_.barrier(w);
@@ -168,10 +175,12 @@ void LatentAttention::weigh(StepWalk& w, size_t layer) {
 
 void LatentAttention::gate(size_t layer, int64_t head, Range rows, Range columns) const {
   const LatentKind& k = kind(layer);
-  const int64_t first = head * k.value + columns.begin, from = LatentColumns(k, config_).gate + first;
+  const int64_t first = head * k.value + columns.begin;
+  const int64_t from = first + (k.joint_gates ? QueryColumns(k, config_).gate : LatentColumns(k, config_).gate);
+  const Operand& beside = k.joint_gates ? step_.scratch.queries : step_.scratch.mixer_in;
   const bool last = layer + 1 == layers_.size();  // whose rows are those of logits
   for (int64_t r = rows.begin; r < rows.end; ++r) {
-    const float* gates = floats_at(step_.scratch.mixer_in, last ? step_.batch().logit_row[r] : r, from);
+    const float* gates = floats_at(beside, last ? step_.batch().logit_row[r] : r, from);
     float* x = floats_at(step_.scratch.mixed.raw, r, first);
     for (int64_t i = 0; i < columns.size(); ++i) x[i] *= 1.0f / (1.0f + std::exp(-gates[i]));
   }

@@ -70,8 +70,9 @@ class Step {
     ++w.phase;
   }
   // Returns the residual stream in the form that `matrix` takes. add: norm of the projection before, which is not yet
-  // added to the residual. norm: null: none.
+  // added to the residual. norm: null: none. Rows behind a gated norm are those that it has written.
   Operand prepare_stream(StepWalk& w, const Norm* add, const Norm* norm, const Matrix& matrix) {
+    if (norm && norm->gated) return rows_of(w, scratch.stream, scratch.gated, matrix);
     return prepare(w, {scratch.stream, scratch.stream.raw, w.rows, add, norm}, matrix);
   }
   // Returns float rows [rows, k] in the form that `matrix`, which takes rows of `site`, takes.

@@ -123,6 +123,8 @@ void Weights::declare_norms(const Config& c, size_t layer) {
     norms.pre_mlp.in_residual = c.norm_residual == NormResidual::all;
     norms.input.in_residual = norms.pre_mlp.in_residual || (c.norm_residual == NormResidual::first && layer == 0);
   }
+  norms.input.gated = c.norm_gates > 0 && c.layers[layer].mixes();
+  norms.pre_mlp.gated = c.norm_gates > 0 && c.layers[layer].experts;
   if (placement != NormPlacement::pre) {
     if (placement != NormPlacement::around_mlp)
       declare_norm(c, prefix + "post_attention_norm", norms.post_attention, c.hidden, biases);

@@ -29,6 +29,7 @@ struct Linear {
 struct Norm {
   std::vector<float> weight, bias;
   bool in_residual = false;  // its output replaces the residual
+  bool gated = false;        // GatedNorms has written what stands behind it to Scratch::gated
   // [1]: after the norm's output was added to the residual, the residual is multiplied with it; empty: it is not.
   std::vector<float> stream_scale;
 

@@ -67,6 +67,7 @@ _OTHERWISE = (
     ("self_attn.linear_gate.", "self_attn.gate_proj."), ("self_attn.learnable_sink_param", "self_attn.sinks"),
     ("moe.router.expert_bias", "mlp.gate.e_score_correction_bias"), ("post_ffn_norm.", "post_mlp_layernorm."),
     ("post_attn_norm.", "post_self_attn_layernorm."),
+    ("W_down.", "mlp.fc1."), ("W_up.", "mlp.fc2."), ("self_attn.q_b_proj.", "self_attn.q_gate_proj."),
     ("self_attn.o_proj.", "self_attn.to_out."), ("mlp.up_proj.", "mlp.fc1."), ("mlp.down_proj.", "mlp.fc2."),
 )  # fmt: skip
 

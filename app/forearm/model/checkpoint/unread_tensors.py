@@ -38,6 +38,8 @@ _CARRIED = (
     "visual.",
     "embed_vision.",
     "audio_tower.",
+    "vision_encoder.",  # dots3-note's
+    "audio_encoder.",
     "embed_audio.",
     "img_processor.",
     "embed_tokens_extend.",  # Phi-4-multimodal's vision and audio

@@ -73,7 +73,8 @@ class LatentAttention:
     query_growth, query_positions: as of Attention, with query_first 0 (Mistral 4).
     indexer: chooses the keys that are seen; None: all are. scales: multiply the norms of the latents of queries and of
     keys and values (LongCat-Flash). heads, window: as of Attention. norm_eps: of these norms. key_norm: the rotated key
-    is normalized before its rotation (dots3-note).
+    is normalized before its rotation (dots3-note). joint_gates: queries, and behind them the gates of values, are made
+    of the latent of queries twice, as it is behind its normalized numbers (A.X K2).
     """
 
     rope: int | None  # None: nothing is rotated (Kimi Linear)
@@ -91,6 +92,7 @@ class LatentAttention:
     sinks: bool = False
     norm_eps: float = 1e-6
     key_norm: bool = False
+    joint_gates: bool = False
 
 
 Mixer = Attention | LatentAttention | CompressedAttention | Recurrent
@@ -249,6 +251,7 @@ class ModelConfig:
     qk_norm: Literal["none", "head", "each_head", "full"] = "none"
     qk_norm_after_rope: bool = False
     qk_norm_bias: bool = False  # of LayerNorms of each head
+    norm_gates: int = 0  # rank of the gates behind norms before mixers and experts (A.X K2); 0: there are none
     # Of linear functions of the token, one for each number of attention's results, which these are multiplied with.
     attention_gate: Literal["none", "sigmoid", "softplus"] = "none"
     head_gates: bool = False  # one for each head instead

@@ -32,7 +32,7 @@ from forearm.model.families import (
 from forearm.model.families.config import ModelConfig
 from forearm.model.families.decoder import FamilyInputs
 from forearm.model.families.encoders.encoders import ENCODERS, modernbert_decoder
-from forearm.model.families.indexed import dots3_note, hy_v4, minimax_m3
+from forearm.model.families.indexed import axk2, dots3_note, hy_v4, minimax_m3
 from forearm.model.families.keys import Keys, read_json, text_part
 from forearm.model.families.own_code.families import OWN_CODE
 from forearm.model.families.recurrent import mamba2, recurrent_gemma, selective_scan, zamba
@@ -215,8 +215,7 @@ FAMILIES: dict[str, Family] = {
     "apertus": llama_like.apertus,
     "llama4_text": experts.llama4,
     "iquestcoder": llama_like.llama,
-    "emu3_text_model": llama_like.emu3,
-    "emu3": llama_like.emu3,
+    **dict.fromkeys(("emu3_text_model", "emu3"), llama_like.emu3),
     "cwm": llama_like.cwm,
     "jais2": layer_norm.jais2,
     "persimmon": layer_norm.persimmon,
@@ -225,6 +224,7 @@ FAMILIES: dict[str, Family] = {
     "youtu": latent.youtu,
     "mistral4": latent.mistral4,
     "axk1": latent.axk1,
+    "axk2": axk2.axk2,
     "nanochat": post_norm.nanochat,
     "vaultgemma": gemma.vaultgemma,
     "gemma4_unified_text": gemma.gemma4_unified,
@@ -251,8 +251,7 @@ FAMILIES: dict[str, Family] = {
     "olmo_hybrid": post_norm.olmo_hybrid,
     "mellum": by_layer.mellum,
     **dict.fromkeys(("minimax_m3_vl_text", "minimax_m3_vl"), minimax_m3.minimax_m3),
-    "aria_text": mixtures.aria,
-    "aria": mixtures.aria,
+    **dict.fromkeys(("aria_text", "aria"), mixtures.aria),
     "granitemoe_swa": mixtures.granite_moe_swa,
     "mimo_v2_flash": by_layer.mimo_v2_flash,
     **OWN_CODE,

@@ -82,7 +82,7 @@ def matrices(config: ModelConfig) -> list[MatrixSpec]:
     found = [*_outside_layers(config), *_of_streams(config)]
     for i, layer in enumerate(config.layers):
         at, own = f"layers.{i}.", layer.feed_forward
-        found += _through_few(config, at)
+        found += _through_few(config, at, (1 + isinstance(own, Experts)) * (config.norm_gates > 0))
         if layer.mixer:
             found += _of_mixer(config, layer.mixer, at, layer.aside)
         if isinstance(layer.mixer, Attention) and (blocks := layer.mixer.blocks):
@@ -152,9 +152,12 @@ def _of_streams(config: ModelConfig) -> Iterator[MatrixSpec]:
             yield _single(f"stream_out_{i}", unembed, width, width, "feed_forward_in")
 
 
-def _through_few(config: ModelConfig, at: str) -> Iterator[MatrixSpec]:
-    """Yield the pairs of low-rank matrices of a layer: Laurel's, and those of the layer's own embedding."""
+def _through_few(config: ModelConfig, at: str, gated_norms: int) -> Iterator[MatrixSpec]:
+    """Yield the pairs of low-rank matrices of a layer: of gated norms, Laurel's, those of the layer's own embedding."""
     pairs = []
+    for norm, stored in (("input", "input_layernorm"), ("pre_mlp", "post_attention_layernorm"))[:gated_norms]:
+        yield _single(f"{at}{norm}_gate_down", f"{stored}.W_down", config.norm_gates, config.hidden, "router")
+        yield _single(f"{at}{norm}_gate_up", f"{stored}.W_up", config.hidden, config.norm_gates, "router")
     if config.alt_up:
         names = ("laurel_left", "laurel.linear_left", "laurel_right", "laurel.linear_right")
         pairs.append((*names, config.alt_up.laurel))
@@ -251,27 +254,27 @@ def _latent(config: ModelConfig, own: LatentAttention, at: str) -> Iterator[Matr
     """Yield the matrices of latent attention; kv_b_proj has, head by head, the rows of keys and those of values."""
     heads = config.heads_of(own)[0]
     query = heads * (own.plain + own.rotary)
-    joint: tuple[MatrixPart, ...] = (
-        MatrixPart(f"{at}q_down", "self_attn.q_a_proj", own.q_rank)
-        if own.q_rank
-        else MatrixPart(f"{at}q", "self_attn.q_proj", query),
-        MatrixPart(f"{at}kv_down", "self_attn.kv_a_proj_with_mqa", own.rank + own.rotary),
+    few, whole = (f"{at}q_down", "self_attn.q_a_proj", own.q_rank), (f"{at}q", "self_attn.q_proj", query)
+    latent = MatrixPart(f"{at}kv_down", "self_attn.kv_a_proj_with_mqa", own.rank + own.rotary)
+    joint, queries = (
+        (MatrixPart(*(few if own.q_rank else whole)), latent),
+        (MatrixPart(f"{at}q_up", "self_attn.q_b_proj", query),),
     )
     if config.attention_gate != "none":
-        gates = heads if config.head_gates else heads * own.value
-        joint = (*joint, MatrixPart(f"{at}q_gate", "self_attn.g_proj", gates))
-    yield MatrixSpec(f"{at}latent_in", joint, config.hidden, "mixer_in", config.qkv_bias or config.centred)
+        gates = MatrixPart(f"{at}q_gate", "self_attn.g_proj", heads * (1 if config.head_gates else own.value))
+        joint, queries = (joint, (*queries, gates)) if own.joint_gates else ((*joint, gates), queries)
+    yield MatrixSpec(f"{at}latent_in", joint, config.hidden, "mixer_in", config.qkv_bias)
     if own.q_rank:
-        yield _single(f"{at}q_up", "self_attn.q_b_proj", query, own.q_rank, "mixer_inner")
+        yield MatrixSpec(f"{at}q_up", queries, own.q_rank * (2 if own.joint_gates else 1), "mixer_inner")
     if own.indexer and not own.indexer.shared:
         indexer = own.indexer
         chosen_by = (
             MatrixPart(f"{at}index_k", "self_attn.indexer.wk", indexer.head_dim),
             MatrixPart(f"{at}index_weights", "self_attn.indexer.weights_proj", indexer.heads),
         )
-        yield MatrixSpec(f"{at}index_in", chosen_by, config.hidden, "router", config.centred)
-        queries = indexer.heads * indexer.head_dim
-        yield _single(f"{at}index_q", "self_attn.indexer.wq_b", queries, own.q_rank, "mixer_inner")
+        yield MatrixSpec(f"{at}index_in", chosen_by, config.hidden, "router")
+        rows = indexer.heads * indexer.head_dim
+        yield _single(f"{at}index_q", "self_attn.indexer.wq_b", rows, own.q_rank, "mixer_inner")
     for name, rows, k in (("k_up", own.rank, own.plain), ("v_up", own.value, own.rank)):
         part = MatrixPart(f"{at}{name}", "self_attn.kv_b_proj", rows)
         yield MatrixSpec(part.name, (part,), k, "mixer_heads", experts=heads, active=heads)
