@@ -62,6 +62,7 @@ BY_CHANNEL = (
 LATENT = replace(LLAMA, heads=20, kv_heads=1, head_dim=40, ropes=(rope(8),))
 MLA = LatentAttention(0, rank=32, plain=12, rotary=8, value=20, q_rank=28)
 INDEXERS = (Indexer(9, 32, 600), Indexer(9, 32, 600, interleaved=True), Indexer(9, 32, 600, shared=True))
+SLIDING = LatentAttention(1, 48, 20, 12, 28, q_rank=44, heads=6, window=70, norm_eps=1e-5, key_norm=True)
 CHOOSING = [replace(MLA, indexer=one) for one in INDEXERS]
 # Entries of which there are two chunks; those that are chosen, of as many tokens as a block holds a multiple of or not.
 PLAIN = CompressedAttention(0, 1, 28, window=600, groups=2, group_rank=20)
@@ -81,7 +82,8 @@ BACK = replace(rope(8), inv_freq=-rope(8).inv_freq)
 # streams and cut gates, too; experts apart from a dense feed-forward; learned positions, LayerNorm, biases and no gate;
 # heads that end inside a panel; experts, a gated shared one beside them in one layer, chosen by groups in the other;
 # latent attention, with heads that the threads divide, beside experts on a shortcut, and to keys that are chosen;
-# streams that are not mixed, attention to blocks that are chosen; compressed attention of several streams.
+# latents of several sizes, some of a window; gates behind norms, and beside queries; streams that are not mixed,
+# attention to blocks that are chosen; compressed attention of several streams.
 SHAPES = {
     "llama": LLAMA,
     # 3, 2 and 5 times 64: activations before each matrix can be turned
@@ -289,6 +291,31 @@ SHAPES = {
         layers=(Layer(MLA, ON_SHORTCUT), Layer(None, FeedForward(100)), Layer(MLA, FeedForward(176))) * 2,
     ),
     "chosen keys": replace(LATENT, layers=tuple(Layer(one, FeedForward(176)) for one in CHOOSING)),
+    "latents of several sizes": replace(
+        LATENT,
+        attention_gate="sigmoid",
+        head_gates=True,
+        ropes=(rope(8), rope(12)),
+        layers=(
+            Layer(replace(MLA, indexer=INDEXERS[1], norm_eps=1e-5, key_norm=True), FeedForward(176)),
+            Layer(SLIDING, Experts(40, 12, 3)),
+            Layer(replace(MLA, key_norm=True), FeedForward(100)),
+            Layer(SLIDING, FeedForward(100)),
+        ),
+    ),
+    "gated norms": replace(
+        LATENT,
+        attention_gate="sigmoid",
+        norm_gates=10,
+        layers=tuple(
+            Layer(replace(one, joint_gates=True), half)
+            for one, half in zip(
+                (MLA, *CHOOSING[1:]),
+                (FeedForward(176), Experts(40, 12, 3, shared=FeedForward(72)), Experts(40, 12, 3)),
+                strict=True,
+            )
+        ),
+    ),
     "streams that keep their rows": replace(
         LATENT,
         attention_gate="sigmoid",

@@ -20,7 +20,8 @@ from forearm.model.quantization.quantization import Asked
 
 TYPES = ["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3"]
 SHORTCUT = "longcat_flash"  # experts beside two attentions, some of which pass rows on
-INDEXED = ["deepseek_v32", "glm_moe_dsa", "hy_v4"]
+INDEXED = ["deepseek_v32", "glm_moe_dsa", "hy_v4", "axk2"]
+WINDOWED = "dots3_note_text"  # a third layer with a window and other sizes
 BLOCKS = "minimax_m3_vl_text"  # attention to blocks that an indexer chooses
 
 
@@ -28,7 +29,7 @@ BLOCKS = "minimax_m3_vl_text"  # attention to blocks that an indexer chooses
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, list[list[int]]]]:
     """A model of each type with a tokenizer, and what transformers generates for the prompts, greedily."""
     found: dict[str, tuple[Path, list[list[int]]]] = {}
-    for model_type in [*TYPES, SHORTCUT, *INDEXED, BLOCKS]:
+    for model_type in [*TYPES, SHORTCUT, *INDEXED, WINDOWED, BLOCKS]:
         folder = tmp_path_factory.mktemp(model_type)
         model = save_tiny(model_type, folder)
         words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCABULARY)}, unk_token="w3"))
@@ -37,7 +38,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, list
     return found
 
 
-@pytest.mark.parametrize("model_type", [*TYPES, SHORTCUT, *INDEXED, BLOCKS])
+@pytest.mark.parametrize("model_type", [*TYPES, SHORTCUT, *INDEXED, WINDOWED, BLOCKS])
 @pytest.mark.parametrize(
     "settings",
     [
@@ -58,7 +59,7 @@ def test_an_engine_gives_the_tokens_of_generate(
     assert found == [tokens[:16] for tokens in wanted for _ in range(2)]
 
 
-@pytest.mark.parametrize("model_type", ["deepseek_v3", SHORTCUT, "glm_moe_dsa", BLOCKS])
+@pytest.mark.parametrize("model_type", ["deepseek_v3", SHORTCUT, "glm_moe_dsa", WINDOWED, BLOCKS])
 def test_a_preempted_sequence_gives_the_same_tokens(
     made: dict[str, tuple[Path, list[list[int]]]], model_type: str
 ) -> None:
@@ -81,7 +82,7 @@ def test_a_block_holds_one_latent_a_token(made: dict[str, tuple[Path, list[list[
     assert planned.block_bytes == layers * 32 * 32 * 4  # tokens, 16 + 8 numbers padded to 32, float32
 
 
-@pytest.mark.parametrize("model_type", INDEXED)
+@pytest.mark.parametrize("model_type", [*INDEXED, WINDOWED])
 def test_a_block_holds_the_keys_of_an_indexer_too(
     made: dict[str, tuple[Path, list[list[int]]]], model_type: str
 ) -> None:
@@ -89,7 +90,8 @@ def test_a_block_holds_the_keys_of_an_indexer_too(
 
     planned = fit(EngineConfig(dtype="float32"), folder, BOX, 1)
 
-    assert planned.block_bytes == 2 * 32 * (32 + 16) * 4
+    of_window = 48 if model_type == WINDOWED else 0  # 32 + 16 numbers
+    assert planned.block_bytes == 32 * (2 * (32 + 16) + of_window) * 4
 
 
 def test_a_block_holds_the_keys_that_blocks_are_chosen_by(made: dict[str, tuple[Path, list[list[int]]]]) -> None:
@@ -101,7 +103,7 @@ def test_a_block_holds_the_keys_that_blocks_are_chosen_by(made: dict[str, tuple[
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int4", "fp8"])
-@pytest.mark.parametrize("model_type", [*TYPES, SHORTCUT, *INDEXED, BLOCKS])
+@pytest.mark.parametrize("model_type", [*TYPES, SHORTCUT, *INDEXED, WINDOWED, BLOCKS])
 def test_weights_are_quantized_while_loading(
     made: dict[str, tuple[Path, list[list[int]]]], model_type: str, quantization: str
 ) -> None:
@@ -112,5 +114,5 @@ def test_weights_are_quantized_while_loading(
 
     assert found[::2] == found[1::2]
     assert formats["layers.0.qkv" if model_type == BLOCKS else "layers.0.latent_in"].is_quantized
-    small = ("k_up", "v_up", "index_in")
+    small = ("k_up", "v_up", "index_in", "gate_down", "gate_up")
     assert {format.dtype for name, format in formats.items() if name.endswith(small)} == {"float32"}

@@ -24,6 +24,8 @@ KINDS = [
     ("two mixers and one half", WeightFormat("bfloat16"), "bfloat16"),
     ("latent", WeightFormat("bfloat16"), "bfloat16"),
     ("chosen blocks", WeightFormat("bfloat16"), "bfloat16"),
+    ("latents of several sizes", WeightFormat("int4", 16), "bfloat16"),
+    ("gated norms", WeightFormat("bfloat16"), "bfloat16"),
     ("rg-lru", WeightFormat("int4", 16), "bfloat16"),
     ("delta by channel", WeightFormat("int4", 16), "bfloat16"),
     ("beside the residual", WeightFormat("int4", 16), "bfloat16"),

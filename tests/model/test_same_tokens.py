@@ -98,6 +98,8 @@ class Weights:
         if mixer.q_rank:
             self.vector(prefix + "q_norm", mixer.q_rank, 1.0)
         self.vector(prefix + "k_norm", mixer.rank, 1.0)
+        if mixer.key_norm:
+            self.vector(prefix + "rotated_key_norm", mixer.rotary, 1.0)
         if mixer.indexer and not mixer.indexer.shared:
             self.vector(prefix + "index_norm", mixer.indexer.head_dim, 1.0)
             self.vector(prefix + "index_norm.bias", mixer.indexer.head_dim, 0.2)
@@ -255,15 +257,18 @@ Executors = dict[int, _native.Executor]  # one entry a thread count
 
 BASIC, DELTA = ("llama", "gemma2", "opt"), ("delta", "delta by channel")
 OTHERS = (
-    "slopes", "shortcut", "chosen keys", "chosen blocks", "streams that keep their rows", "compressed", "per layer",
-    "streams", "experts apart", "heads by layer", "norms within halves", "norms of heads with biases",
-    "a layer before the head",
+    "slopes", "shortcut", "chosen keys", "chosen blocks", "latents of several sizes", "gated norms",
+    "streams that keep their rows", "compressed", "per layer", "streams", "experts apart", "heads by layer",
+    "norms within halves", "norms of heads with biases", "a layer before the head",
 )  # fmt: skip
 FLOATS: tuple[DTypeName, ...] = ("float32", "bfloat16")
 KINDS: list[tuple[str, WeightFormat, str]] = [(s, WeightFormat(dtype), dtype) for s in SHAPES for dtype in FLOATS]
 KINDS += [
     (shape, WeightFormat("bfloat16"), kv)
-    for shape in ("llama", "gemma2", "gemma4", "latent", "chosen keys", "chosen blocks", "compressed")
+    for shape in (
+        *("llama", "gemma2", "gemma4", "latent", "chosen keys", "latents of several sizes"),
+        *("chosen blocks", "compressed"),
+    )
     for kv in ("int8", "fp8_e4m3", "fp8_e5m2")
 ]
 KINDS += [

@@ -69,6 +69,12 @@ _MLA = {"num_key_value_heads": 4}
 _MLA_ROTATED = _MLA | {"head_dim": 8}
 # Fewer keys than the prompts have; with few heads many scores are 0, and which of their keys are chosen is left open.
 _INDEX = {"index_n_heads": 16, "index_head_dim": 16, "index_topk": 12}
+_DOTS3 = {
+    **_MLA, **_INDEX, "num_hidden_layers": 3, "shared_experts_intermediate_size": 32, "per_layer_config": {2: {
+        "num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": 24, "kv_lora_rank": 32, "head_dim": 24,
+        "qk_nope_head_dim": 8, "qk_rope_head_dim": 16, "v_head_dim": 20,
+    }},
+}  # fmt: skip
 _HEADS = {"head_dim": 16, "num_key_value_heads": 2}
 _LINEAR_THEN_FULL = {"layer_types": ["linear_attention", "full_attention"]}
 _QWEN4_TEXT = {
@@ -88,9 +94,9 @@ _BERTS = (
 )  # fmt: skip
 # Values that a model type needs in addition to the sizes above, or instead of them.
 _OTHER: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("minicpm3", "glm4_moe_lite", "axk2"), _MLA),
+    **dict.fromkeys(("minicpm3", "glm4_moe_lite"), _MLA),
     **dict.fromkeys(("deepseek_v3", "longcat_flash", "youtu", "axk1"), _MLA_ROTATED),
-    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa", "hy_v4"), _MLA_ROTATED | _INDEX),
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa", "hy_v4", "axk2"), _MLA_ROTATED | _INDEX),
     "deepseek_v4": {
         **_INDEX,
         "index_topk": 4,
@@ -104,7 +110,7 @@ _OTHER: dict[str, dict[str, Any]] = {
         "layer_types": ["compressed_sparse_attention", "heavily_compressed_attention", "sliding_attention"],
         "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 8},
     },
-    "dots3_note_text": _MLA | _INDEX,
+    "dots3_note_text": _DOTS3,
     "minimax_m3_vl_text": {
         **_HEADS,
         "index_n_heads": 2,
@@ -155,7 +161,7 @@ _OTHER: dict[str, dict[str, Any]] = {
     "mllama": {"text_config": _TOKENS | {"num_hidden_layers": 3, "cross_attention_layers": [1]}},
     "dbrx": {"attn_config": {"rope_theta": 1e4, "kv_n_heads": 2, "clip_qkv": 8.0}, "ffn_config": {"moe_top_k": 2}},
     "dots3_note": {
-        "text_config": _MLA | _INDEX,
+        "text_config": _DOTS3,
         "vision_config": {"adapter_in_dim": 64, "adapter_out_dim": 64},
         "audio_config": {"num_key_value_heads": 4, "adapter_input_size": 64, "adapter_out_dim": 64},
     },

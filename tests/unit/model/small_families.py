@@ -156,6 +156,17 @@ SMALL: dict[str, dict[str, Any]] = {
         "model_type": "hy_v4", "architectures": ["HYV4ForCausalLM"], **_LATENT, "index_n_heads": 4,
         "index_head_dim": 16, "index_topk": 8, "hc_mult": 2,
     },
+    "dots3_note": {
+        "model_type": "dots3_note", "architectures": ["Dots3NoteForConditionalGeneration"],
+        **{key: value for key, value in _LATENT.items() if key != "rope_scaling"}, "index_n_heads": 4,
+        "index_head_dim": 16, "index_topk": 8, "sliding_window_size": 8, "swa_num_attention_heads": 2,
+        "swa_num_key_value_heads": 2, "swa_q_lora_rank": 16, "swa_kv_lora_rank": 16, "swa_head_dim": 20,
+        "swa_qk_nope_head_dim": 12, "swa_v_head_dim": 12, "moe_shared_expert_intermediate_size": 20,
+    },
+    "axk2": {
+        "model_type": "axk2", "architectures": ["AXK2ForCausalLM"], **_LATENT, "index_n_heads": 4,
+        "index_head_dim": 16, "index_topk": 8, "gated_norm_rank": 6,
+    },
     "minimax_m3": {
         "model_type": "minimax_m3_vl_text", "architectures": ["MiniMaxM3VLForCausalLM"], "head_dim": 16,
         "num_key_value_heads": 2, "index_n_heads": 2, "index_head_dim": 16, "index_block_size": 32,

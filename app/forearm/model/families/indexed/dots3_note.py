@@ -83,9 +83,10 @@ def _with_window(keys: Keys, full: LatentAttention, layers: list[str]) -> Latent
 
     Sizes are written as per_layer_config of each layer, or once with swa_ before their names.
     """
-    window, by_layer = keys.integer("sliding_window", keys.integer("sliding_window_size", 512)), keys.get(_BY_LAYER)
+    name = "sliding_window_size" if keys.get("sliding_window") is None else "sliding_window"
+    window, by_layer = keys.integer(name, 512), keys.get(_BY_LAYER)
     if window < 1:
-        raise keys.wrong("sliding_window", "at least 1")
+        raise keys.wrong(name, "at least 1")
     if by_layer is None:
         own = {name: keys.integer(f"swa_{name}", default) for name, default in _SIZES.items()}
         rotary = own["head_dim"] - own["qk_nope_head_dim"]
