@@ -264,6 +264,7 @@ void read_kinds(const py::object& from, Config& c) {
     c.shared.insert(pair.cast<std::pair<std::string, std::string>>());
   const auto name = [&from](const char* field) { return from.attr(field).cast<std::string>(); };
   c.norm_placement = placement_of(name("norm_placement"));
+  c.norm_gates = from.attr("norm_gates").cast<int64_t>();
   c.distance_bias = one_of<DistanceBiasKind>("distance_bias", name("distance_bias"),
                                              {{"shared", DistanceBiasKind::shared},
                                               {"each_layer", DistanceBiasKind::each_layer},
@@ -366,7 +367,6 @@ Config config_of(const py::object& from, const py::object& matrices) {
   read("parallel_residual", c.parallel_residual);
   read("qk_norm_after_rope", c.qk_norm_after_rope);
   read("qk_norm_bias", c.qk_norm_bias);
-  read("norm_gates", c.norm_gates);
   read("head_gates", c.head_gates);
   read("v_norm", c.v_norm);
   read("layer_scalar", c.layer_scalar);

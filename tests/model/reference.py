@@ -345,6 +345,17 @@ def distance_terms(
     return e.around(by_query + np.take_along_axis(by_key, rows.transpose(0, 2, 1), axis=2).transpose(0, 2, 1), e.sums)
 
 
+def latent_queries(
+    config: ModelConfig, own: LatentAttention, w: dict[str, Array], x: Array, e: Rounding
+) -> tuple[Array, Array]:
+    """The normalized latent of queries, and what queries are made of: it, with itself as it was behind it, or x."""
+    if not own.q_rank:
+        return x, x
+    raw = linear(x, w["q_down"], w.get("q_down.bias"), e)
+    latent = norm(config, w, "q_norm", raw, e)
+    return latent, np.hstack([latent, raw]) if own.joint_gates else latent
+
+
 def latent_attention(
     config: ModelConfig,
     own: LatentAttention,
@@ -357,16 +368,10 @@ def latent_attention(
     """Attention of all heads to one latent a token, absorbed, [tokens, hidden]; seen: the keys chosen for it so far."""
     latents, heads = replace(config, norm_eps=own.norm_eps), config.heads_of(own)[0]
     floats = replace(e, int8="")  # the matrices of heads are never codes
-    if own.q_rank:
-        raw = linear(x, w["q_down"], w.get("q_down.bias"), e)
-        queries = norm(latents, w, "q_norm", raw, e)
-        made_of = np.hstack([queries, raw]) if own.joint_gates else queries
-        q = linear(made_of, w["q_up"], None, e)
-        if own.indexer and not own.indexer.shared:
-            seen = chosen_keys(latents, own, w, x, queries, positions, e)
-    else:
-        made_of, q = x, linear(x, w["q"], None, e)
-    q = q.reshape(len(x), heads, -1)
+    queries, made_of = latent_queries(latents, own, w, x, e)
+    q = linear(made_of, w["q_up" if own.q_rank else "q"], None, e).reshape(len(x), heads, -1)
+    if own.indexer and not own.indexer.shared:
+        seen = chosen_keys(latents, own, w, x, queries, positions, e)
     down = linear(x, w["kv_down"], w.get("kv_down.bias"), e)
     latent = norm(latents, w, "k_norm", down[:, : own.rank], e)
     key, turned = down[:, None, own.rank :], q[..., own.plain :]
@@ -379,22 +384,10 @@ def latent_attention(
     k_up, v_up = np.split(w["k_up"], heads), np.split(w["v_up"], heads)
     q, turned = q * growth(own, positions), turned * growth(own, positions)
     absorbed = np.stack([linear(q[:, h, : own.plain], k_up[h], None, floats) for h in range(heads)], axis=1)
-    mixed = attended(
-        config,
-        w,
-        np.concatenate([absorbed, turned], axis=2),
-        k,
-        k[..., : own.rank],
-        (own.window, 0),
-        positions,
-        e,
-        seen,
-    )
-    gates = (
-        sigmoid(linear(made_of if own.joint_gates else x, w["q_gate"], None, e))
-        if config.attention_gate != "none"
-        else None
-    )
+    q = np.concatenate([absorbed, turned], axis=2)
+    mixed = attended(config, w, q, k, k[..., : own.rank], (own.window, 0), positions, e, seen)
+    gated_by = made_of if own.joint_gates else x
+    gates = sigmoid(linear(gated_by, w["q_gate"], None, e)) if config.attention_gate != "none" else None
     if gates is not None and config.head_gates:
         mixed = e.around(mixed * gates[..., None], e.sums, 4)
     out = np.concatenate([linear(mixed[:, h], v_up[h], None, floats) for h in range(heads)], axis=1)

@@ -161,7 +161,7 @@ _OTHER: dict[str, dict[str, Any]] = {
     "mllama": {"text_config": _TOKENS | {"num_hidden_layers": 3, "cross_attention_layers": [1]}},
     "dbrx": {"attn_config": {"rope_theta": 1e4, "kv_n_heads": 2, "clip_qkv": 8.0}, "ffn_config": {"moe_top_k": 2}},
     "dots3_note": {
-        "text_config": _DOTS3,
+        "text_config": _DOTS3 | _TOKENS,
         "vision_config": {"adapter_in_dim": 64, "adapter_out_dim": 64},
         "audio_config": {"num_key_value_heads": 4, "adapter_input_size": 64, "adapter_out_dim": 64},
     },

@@ -1,5 +1,5 @@
 // Norms with gates, before mixers and experts: y sigmoid(W_up silu(W_down y)) with y = norm(x) and few numbers between
-// both matrices (A.X K2; transformers' modeling_axk2.py).
+// both matrices (A.X K2: AXK2GatedRMSNorm of transformers 5.23).
 #pragma once
 #include <vector>
 

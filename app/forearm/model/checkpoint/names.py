@@ -57,8 +57,7 @@ _OTHERWISE = (
     ("feedforward_layer_norm.", "post_attention_layernorm."), ("post_attention_layernorm.", "feedforward_layer_norm."),
     ("self_attn.gate_proj.", "self_attn.g_proj."), ("self_attn.softmax_offset", "self_attn.sinks"),
     ("self_attn.attention_sink_bias", "self_attn.sinks"), ("attention.dense.bias", "attention.dense_bias"),
-    ("attention.dense.", "attention.o_proj."),
-    (".post_mlp_layernorm.", ".mlp.post_mlp_layernorm."),
+    ("attention.dense.", "attention.o_proj."), (".post_mlp_layernorm.", ".mlp.post_mlp_layernorm."),
     *((f"self_attn.{part}_proj.", f"self_attn.to_{part}.") for part in "qkv"),
     *((f"self_attn.{part}_norm.", f"self_attn.norm_{part}.") for part in "qk"),
     *((f"self_attn.index_{of}.", f"self_attn.indexer.{of}.") for of in ("q_proj", "k_proj", "q_norm", "k_norm")),
@@ -200,13 +199,12 @@ def _heads(config: ModelConfig, spec: MatrixSpec, prefix: str) -> Iterator[Tenso
     assert isinstance(own, LatentAttention)
     module, _, place = _stored(config, part).partition("[")
     tensor = f"{prefix}{module}.weight"
-    heads = config.heads_of(own)[0]
-    keys, a_head, shape = part.key == "k_up", own.plain + own.value, (part.rows, spec.k)
+    keys, a_head, heads = part.key == "k_up", own.plain + own.value, config.heads_of(own)[0]
     if place:
         yield TensorPart(part.name, tensor, (heads * part.rows, spec.k), matrix=spec.name)
     for head in range(0 if place else heads):
         first, at, of_rows = head * a_head + (0 if keys else own.plain), head * part.rows, heads * a_head
-        yield TensorPart(part.name, tensor, shape, first, at, of_rows, spec.name, turned=keys)
+        yield TensorPart(part.name, tensor, (part.rows, spec.k), first, at, of_rows, spec.name, turned=keys)
 
 
 def _gates(spec: MatrixSpec, name: str) -> Iterator[TensorPart]:

@@ -255,17 +255,15 @@ def _latent(config: ModelConfig, own: LatentAttention, at: str) -> Iterator[Matr
     heads = config.heads_of(own)[0]
     query = heads * (own.plain + own.rotary)
     few, whole = (f"{at}q_down", "self_attn.q_a_proj", own.q_rank), (f"{at}q", "self_attn.q_proj", query)
-    latent = MatrixPart(f"{at}kv_down", "self_attn.kv_a_proj_with_mqa", own.rank + own.rotary)
-    joint, queries = (
-        (MatrixPart(*(few if own.q_rank else whole)), latent),
-        (MatrixPart(f"{at}q_up", "self_attn.q_b_proj", query),),
-    )
+    joint = [MatrixPart(*(few if own.q_rank else whole))]
+    joint.append(MatrixPart(f"{at}kv_down", "self_attn.kv_a_proj_with_mqa", own.rank + own.rotary))
+    queries = [MatrixPart(f"{at}q_up", "self_attn.q_b_proj", query)]
     if config.attention_gate != "none":
-        gates = MatrixPart(f"{at}q_gate", "self_attn.g_proj", heads * (1 if config.head_gates else own.value))
-        joint, queries = (joint, (*queries, gates)) if own.joint_gates else ((*joint, gates), queries)
-    yield MatrixSpec(f"{at}latent_in", joint, config.hidden, "mixer_in", config.qkv_bias)
+        gates = heads * (1 if config.head_gates else own.value)
+        (queries if own.joint_gates else joint).append(MatrixPart(f"{at}q_gate", "self_attn.g_proj", gates))
+    yield MatrixSpec(f"{at}latent_in", tuple(joint), config.hidden, "mixer_in", config.qkv_bias)
     if own.q_rank:
-        yield MatrixSpec(f"{at}q_up", queries, own.q_rank * (2 if own.joint_gates else 1), "mixer_inner")
+        yield MatrixSpec(f"{at}q_up", tuple(queries), own.q_rank * (1 + own.joint_gates), "mixer_inner")
     if own.indexer and not own.indexer.shared:
         indexer = own.indexer
         chosen_by = (
