@@ -252,8 +252,7 @@ def _rg_lru(config: ModelConfig, own: RgLru, at: str) -> Iterator[MatrixSpec]:
 
 def _latent(config: ModelConfig, own: LatentAttention, at: str) -> Iterator[MatrixSpec]:
     """Yield the matrices of latent attention; kv_b_proj has, head by head, the rows of keys and those of values."""
-    heads = config.heads_of(own)[0]
-    query = heads * (own.plain + own.rotary)
+    heads, query = config.heads_of(own)[0], config.heads_of(own)[0] * (own.plain + own.rotary)
     few, whole = (f"{at}q_down", "self_attn.q_a_proj", own.q_rank), (f"{at}q", "self_attn.q_proj", query)
     joint = [MatrixPart(*(few if own.q_rank else whole))]
     joint.append(MatrixPart(f"{at}kv_down", "self_attn.kv_a_proj_with_mqa", own.rank + own.rotary))
@@ -265,14 +264,14 @@ def _latent(config: ModelConfig, own: LatentAttention, at: str) -> Iterator[Matr
     if own.q_rank:
         yield MatrixSpec(f"{at}q_up", tuple(queries), own.q_rank * (1 + own.joint_gates), "mixer_inner")
     if own.indexer and not own.indexer.shared:
-        indexer = own.indexer
+        indexer, module = own.indexer, "self_attn.indexer"
         chosen_by = (
-            MatrixPart(f"{at}index_k", "self_attn.indexer.wk", indexer.head_dim),
-            MatrixPart(f"{at}index_weights", "self_attn.indexer.weights_proj", indexer.heads),
+            MatrixPart(f"{at}index_k", f"{module}.wk", indexer.head_dim),
+            MatrixPart(f"{at}index_weights", f"{module}.weights_proj", indexer.heads),
         )
         yield MatrixSpec(f"{at}index_in", chosen_by, config.hidden, "router")
         rows = indexer.heads * indexer.head_dim
-        yield _single(f"{at}index_q", "self_attn.indexer.wq_b", rows, own.q_rank, "mixer_inner")
+        yield _single(f"{at}index_q", f"{module}.wq_b", rows, own.q_rank, "mixer_inner")
     for name, rows, k in (("k_up", own.rank, own.plain), ("v_up", own.value, own.rank)):
         part = MatrixPart(f"{at}{name}", "self_attn.kv_b_proj", rows)
         yield MatrixSpec(part.name, (part,), k, "mixer_heads", experts=heads, active=heads)

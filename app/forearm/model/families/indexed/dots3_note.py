@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from forearm.model.families.config import Experts, FeedForward, LatentAttention, ModelConfig, Rope
 from forearm.model.families.decoder import FamilyInputs, decoder, lengths_of
@@ -72,39 +73,36 @@ def _mixer(keys: Keys, rope: int) -> LatentAttention:
     return replace(own, scales=scales, norm_eps=keys.number("rms_norm_eps"), key_norm=True)
 
 
+def _with_window(keys: Keys, full: LatentAttention, layers: list[str]) -> LatentAttention:
+    """Return the attention of these layers, whose scores are scaled as the others' and by the latent of queries."""
+    name = "sliding_window_size" if keys.get("sliding_window") is None else "sliding_window"
+    window = keys.integer(name, 512)
+    if window < 1:
+        raise keys.wrong(name, "at least 1")
+    own = Keys(keys.values | _sizes(keys, layers), f"{keys.source}: {SLIDING}")
+    mixer, heads = _mixer(own, 1), own.integer("num_attention_heads")
+    if not 1 <= heads <= 4096:
+        raise own.wrong("num_attention_heads", "1 to 4096")
+    more = ((full.plain + full.rotary) / (mixer.plain + mixer.rotary)) ** 0.5
+    return replace(mixer, heads=heads, window=window, scales=(mixer.scales[0] * more, mixer.scales[1]))
+
+
 _SIZES = {
     "num_attention_heads": 64, "num_key_value_heads": 64, "q_lora_rank": 1024, "kv_lora_rank": 1024, "head_dim": 256,
     "qk_nope_head_dim": 192, "v_head_dim": 128,
 }  # fmt: skip
 
 
-def _with_window(keys: Keys, full: LatentAttention, layers: list[str]) -> LatentAttention:
-    """Return the attention of these layers. The latent of queries brings what its scores are scaled with of their own.
-
-    Sizes are written as per_layer_config of each layer, or once with swa_ before their names.
-    """
-    name = "sliding_window_size" if keys.get("sliding_window") is None else "sliding_window"
-    window, by_layer = keys.integer(name, 512), keys.get(_BY_LAYER)
-    if window < 1:
-        raise keys.wrong(name, "at least 1")
+def _sizes(keys: Keys, layers: list[str]) -> dict[str, Any]:
+    """Return the sizes of layers with a window: per_layer_config of each, or written once with swa_ before names."""
+    by_layer, rotary = keys.get("per_layer_config"), "qk_rope_head_dim"
     if by_layer is None:
         own = {name: keys.integer(f"swa_{name}", default) for name, default in _SIZES.items()}
-        rotary = own["head_dim"] - own["qk_nope_head_dim"]
-        own["qk_rope_head_dim"] = keys.integer("swa_qk_rope_head_dim", rotary)
-    else:
-        own = by_layer.get(layers[0]) if isinstance(by_layer, dict) else None
-        alike = isinstance(own, dict) and by_layer == dict.fromkeys(layers, own)
-        if not alike or not own.keys() <= {*_SIZES, "qk_rope_head_dim"}:
-            raise keys.wrong(_BY_LAYER, f"the same sizes of all layers with {SLIDING}, and none of others")
-    sizes = Keys(keys.values | own, f"{keys.source}: {SLIDING}")
-    mixer, heads = _mixer(sizes, 1), sizes.integer("num_attention_heads")
-    if not 1 <= heads <= 4096:
-        raise sizes.wrong("num_attention_heads", "1 to 4096")
-    more = ((full.plain + full.rotary) / (mixer.plain + mixer.rotary)) ** 0.5
-    return replace(mixer, heads=heads, window=window, scales=(mixer.scales[0] * more, mixer.scales[1]))
-
-
-_BY_LAYER = "per_layer_config"
+        return own | {rotary: keys.integer(f"swa_{rotary}", own["head_dim"] - own["qk_nope_head_dim"])}
+    first = by_layer.get(layers[0]) if isinstance(by_layer, dict) else None
+    if not isinstance(first, dict) or by_layer != dict.fromkeys(layers, first) or first.keys() - {*_SIZES, rotary}:
+        raise keys.wrong("per_layer_config", f"the same sizes of all layers with {SLIDING}, and none of others")
+    return first
 
 
 def _angles(inputs: FamilyInputs, kind: str, rotary: int) -> Rope:
