@@ -385,7 +385,7 @@ def latent_attention(
     q, turned = q * growth(own, positions), turned * growth(own, positions)
     absorbed = np.stack([linear(q[:, h, : own.plain], k_up[h], None, floats) for h in range(heads)], axis=1)
     q = np.concatenate([absorbed, turned], axis=2)
-    mixed = attended(config, w, q, k, k[..., : own.rank], (own.window, 0), positions, e, seen)
+    mixed = attended(config, w, q, k, k[..., : own.rank], (own.window, 0), positions, e, seen if own.indexer else None)
     gated_by = made_of if own.joint_gates else x
     gates = sigmoid(linear(gated_by, w["q_gate"], None, e)) if config.attention_gate != "none" else None
     if gates is not None and config.head_gates:

@@ -18,6 +18,13 @@ DType checked(DType dtype) {
 // One head's keys alone, as those of a latent are.
 HeadShape keys_of(int64_t dim) { return {1, 1, dim, true, false, 0, dim}; }
 
+// The layer whose cache a layer uses: a model that is pooled keeps nothing, so its layers of the same heads share one.
+size_t first_alike(const Config& c, size_t layer) {
+  for (size_t i = 0; i < layer && c.pooled && c.attends(layer); ++i)
+    if (c.attends(i) && c.head_shape(i) == c.head_shape(layer)) return i;
+  return layer;
+}
+
 }  // namespace
 
 KvBlocks::KvBlocks(const Config& c, DType dtype, const Ranks& ranks, bool grouped)
@@ -30,8 +37,9 @@ KvBlocks::KvBlocks(const Config& c, DType dtype, const Ranks& ranks, bool groupe
   for (size_t i = 0; i < c.layers.size(); ++i) {
     const auto* attention = c.layers[i].mixer_as<AttentionKind>();
     const bool shares = attention && attention->shared_from;
-    const bool own = c.attends(i) && !shares && (!c.pooled || caches_.empty());
-    place_.push_back(own ? caches_.size() : shares ? place_[*attention->shared_from] : 0);
+    const size_t alike = first_alike(c, i);
+    const bool own = c.attends(i) && !shares && alike == i;
+    place_.push_back(own ? caches_.size() : shares ? place_[*attention->shared_from] : alike < i ? place_[alike] : 0);
     if (own) {
       const HeadShape heads = c.head_shape(i);
       add_cache(heads, heads.chosen > 0 && !heads.block, kBlockTokens, groups_.of[i]);

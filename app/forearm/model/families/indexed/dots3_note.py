@@ -24,7 +24,8 @@ def dots3_note(inputs: FamilyInputs) -> ModelConfig:
     keys = inputs.keys
     if keys.flag("attention_bias"):
         raise keys.wrong("attention_bias", "false: the gates beside queries and latents have none")
-    keys.get("head_dim")  # marks it as read: what qk_rope_head_dim is a share of
+    for key in ("head_dim", "index_n_heads", "index_head_dim", "index_topk"):
+        keys.get(key)  # marks it as read: qk_rope_head_dim is a share of the first, and not all models have indexers
     kinds = _kinds(keys, inputs.layers)
     full = _mixer(keys, 0)
     mixers = {FULL: full}
