@@ -68,11 +68,12 @@ def tensors_of(config: ModelConfig) -> Tensors:
 
 def whole_model(config: ModelConfig, tokens: list[int]) -> Floats:
     """The residual stream after all layers, window by window."""
-    config = replace(config, final_norm=False, tied_head=False, logits_softcap=0.0, logits_scale=1.0)
+    config = replace(config, final_norm=False, tied_head=config.pooled, logits_softcap=0.0, logits_scale=1.0)
     formats = uniform_formats(config, WeightFormat("float32"))
     executor = _native.Executor(config, matrices(config), formats, "float32", WINDOW, 1, WINDOW, WINDOW, [], 3)
     found = tensors_of(replace(config, tied_head=True))
-    found.matrices["head"] = np.eye(config.vocab_size, config.hidden, dtype=np.float32)  # products with ones are exact
+    if not config.pooled:  # products with ones are exact
+        found.matrices["head"] = np.eye(config.vocab_size, config.hidden, dtype=np.float32)
     for name, values in found.matrices.items():
         executor.load_matrix(name, values, "float32")
     for name, values in found.vectors.items():
@@ -128,6 +129,12 @@ def test_layers_one_by_one_give_what_the_whole_model_gives(shape: str) -> None:
         weights = calibrations[spec.name]
         assert weights.shape == ((spec.experts, spec.k) if ".experts." in spec.name else (spec.k,))
         assert np.allclose(weights.mean(axis=-1), 1 + DAMPING, rtol=1e-4)
+
+
+def test_layers_of_a_pooled_model_share_the_cache_of_their_own_heads() -> None:
+    config, tokens = SHAPES["latents of several sizes"], prompt(1, 300)
+
+    assert same(whole_model(replace(config, pooled=True), tokens), whole_model(config, tokens))
 
 
 def test_the_importance_of_a_column_is_its_mean_square_on_the_text() -> None:
