@@ -24,18 +24,15 @@ def axk2(inputs: FamilyInputs) -> ModelConfig:
     if not 1 <= rank <= keys.integer("hidden_size"):
         raise keys.wrong("gated_norm_rank", "1 to hidden_size")
     config = indexed(inputs, with_latents(inputs, corrected_layers(inputs), interleaved=True), interleaved=False)
-    names, mixers = (
-        {"input_norm": "input_layernorm.norm"},
-        [cast("LatentAttention", one.mixer) for one in config.layers],
-    )
+    names, layers = {"input_norm": "input_layernorm.norm"}, []
     for i, layer in enumerate(config.layers):
+        own = cast("LatentAttention", layer.mixer)
+        layers.append(replace(layer, mixer=replace(own, joint_gates=True)))
+        query, both = own.plain + own.rotary, own.plain + own.rotary + own.value  # rows of a head
+        names |= {
+            "q_up": f"self_attn.q_b_proj[0:{query}:{both}]",
+            "q_gate": f"self_attn.q_b_proj[{query}:{own.value}:{both}]",
+        }
         if isinstance(layer.feed_forward, Experts):
             names[f"layers.{i}.pre_mlp_norm"] = f"layers.{i}.post_attention_layernorm.norm"
-    query, value = mixers[0].plain + mixers[0].rotary, mixers[0].value
-    names["q_up"] = f"self_attn.q_b_proj[0:{query}:{query + value}]"
-    names["q_gate"] = f"self_attn.q_b_proj[{query}:{value}:{query + value}]"
-    layers = (
-        replace(layer, mixer=replace(mixer, joint_gates=True))
-        for layer, mixer in zip(config.layers, mixers, strict=True)
-    )
     return replace(config, layers=tuple(layers), attention_gate="sigmoid", norm_gates=rank, names=config.names | names)
