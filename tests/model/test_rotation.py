@@ -30,6 +30,7 @@ NOT_CALIBRATED = {
         "gemma4", "gemma3n", "glm_moe_dsa", "deepseek_v4", "hy_v4", "longcat_flash", "zamba2",
     ),
     "norms stand before the last matrix of each half of its layers": ("bitnet",),
+    "its norms have gates": ("axk2",),
     "its norms replace the residual stream": ("modernbert-decoder", "minimax"),
 }  # fmt: skip
 # Of models that transformers computes alike in float32 and float64 but for 2.1e-5 and 4.1e-5 of the largest logit.

@@ -103,7 +103,7 @@ def glm_moe_dsa(inputs: FamilyInputs) -> ModelConfig:
     return indexed(inputs, glm4_moe_lite(inputs), interleaved=True)
 
 
-INDEXED_LAYERS = "indexed_attention", "deepseek_sparse_attention"  # transformers' names, now and before
+_INDEXED_LAYERS = "indexed_attention", "deepseek_sparse_attention"  # transformers' names, now and before
 
 
 def indexed(inputs: FamilyInputs, config: ModelConfig, *, interleaved: bool) -> ModelConfig:
@@ -111,8 +111,8 @@ def indexed(inputs: FamilyInputs, config: ModelConfig, *, interleaved: bool) -> 
     keys = inputs.keys
     indexer = indexer_of(keys, interleaved=interleaved)
     kinds = keys.get("layer_types")
-    if kinds is not None and not (isinstance(kinds, list) and all(kind in INDEXED_LAYERS for kind in kinds)):
-        raise keys.wrong("layer_types", f"{INDEXED_LAYERS[0]} for each layer")
+    if kinds is not None and not (isinstance(kinds, list) and all(kind in _INDEXED_LAYERS for kind in kinds)):
+        raise keys.wrong("layer_types", f"{_INDEXED_LAYERS[0]} for each layer")
     mixers = [
         replace(cast("LatentAttention", layer.mixer), indexer=replace(indexer, shared=shared))
         for layer, shared in zip(config.layers, _shares(keys, len(config.layers)), strict=True)

@@ -260,16 +260,14 @@ def _latent(config: ModelConfig, own: LatentAttention, at: str) -> Iterator[Matr
     if config.attention_gate != "none":
         gates = heads * (1 if config.head_gates else own.value)
         (queries if own.joint_gates else joint).append(MatrixPart(f"{at}q_gate", "self_attn.g_proj", gates))
-    yield MatrixSpec(f"{at}latent_in", tuple(joint), config.hidden, "mixer_in", config.qkv_bias)
+    yield MatrixSpec(f"{at}latent_in", tuple(joint), config.hidden, "mixer_in", config.qkv_bias or config.centred)
     if own.q_rank:
         yield MatrixSpec(f"{at}q_up", tuple(queries), own.q_rank * (1 + own.joint_gates), "mixer_inner")
     if own.indexer and not own.indexer.shared:
         indexer, module = own.indexer, "self_attn.indexer"
-        chosen_by = (
-            MatrixPart(f"{at}index_k", f"{module}.wk", indexer.head_dim),
-            MatrixPart(f"{at}index_weights", f"{module}.weights_proj", indexer.heads),
-        )
-        yield MatrixSpec(f"{at}index_in", chosen_by, config.hidden, "router")
+        sizes = (("k", "wk", indexer.head_dim), ("weights", "weights_proj", indexer.heads))
+        chosen_by = tuple(MatrixPart(f"{at}index_{n}", f"{module}.{stored}", rows) for n, stored, rows in sizes)
+        yield MatrixSpec(f"{at}index_in", chosen_by, config.hidden, "router", config.centred)
         rows = indexer.heads * indexer.head_dim
         yield _single(f"{at}index_q", f"{module}.wq_b", rows, own.q_rank, "mixer_inner")
     for name, rows, k in (("k_up", own.rank, own.plain), ("v_up", own.value, own.rank)):

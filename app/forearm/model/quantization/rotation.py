@@ -46,6 +46,7 @@ def obstacle(config: ModelConfig, portable: bool) -> str:
         "its layers cannot be computed one by one": not config.layers_stand_alone,
         "it computes vectors": config.pooled,
         "there is no norm before its output head": not config.final_norm,
+        "its norms have gates": config.norm_gates > 0,
     }
     if portable:
         obstacles |= {
