@@ -32,7 +32,7 @@ from forearm.model.families import (
 from forearm.model.families.config import ModelConfig
 from forearm.model.families.decoder import FamilyInputs
 from forearm.model.families.encoders.encoders import ENCODERS, modernbert_decoder
-from forearm.model.families.indexed import axk2, dots3_note, hy_v4, minimax_m3
+from forearm.model.families.indexed import axk2, deepseek_v4, dots3_note, hy_v4, minimax_m3
 from forearm.model.families.keys import Keys, read_json, text_part
 from forearm.model.families.own_code.families import OWN_CODE
 from forearm.model.families.recurrent import mamba2, recurrent_gemma, selective_scan, zamba
@@ -247,7 +247,7 @@ FAMILIES: dict[str, Family] = {
     "granite_swa": llama_like.granite_swa,
     "laguna": by_layer.laguna,
     "bitnet": post_norm.bitnet,
-    "deepseek_v4": by_layer.deepseek_v4,
+    "deepseek_v4": deepseek_v4.deepseek_v4,
     "olmo_hybrid": post_norm.olmo_hybrid,
     "mellum": by_layer.mellum,
     **dict.fromkeys(("minimax_m3_vl_text", "minimax_m3_vl"), minimax_m3.minimax_m3),
