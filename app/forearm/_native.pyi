@@ -383,10 +383,13 @@ class Kernels:
         softcap: float = 0.0,
         residual: Float32Array | None = None,
         xielu: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0),
+        gate_limit: float = math.inf,
+        limit: float = math.inf,
     ) -> Float32Array:
         """epilogue(a w^T): a [m, k], w [n, k] rounded to `dtype`, bias [n]; returns [m, n]. xielu: its constants.
 
-        Gated: rows of w (and bias) are the gate's, then up's; returns [m, n / 2]. `residual` is what "add" adds to.
+        Gated: rows of w (and bias) are the gate's, then up's, both bounded (GemmTask); returns [m, n / 2].
+        `residual` is what "add" adds to.
         """
     def quantize(
         self,

@@ -35,6 +35,7 @@ FeedForwardKind feed_forward_of(const py::handle& from) {
                        py::hasattr(from, "gate_scale") ? from.attr("gate_scale").cast<float>() : 1.0f,
                        py::hasattr(from, "out_scale") ? from.attr("out_scale").cast<float>() : 1.0f};
   kind.limit = from.attr("limit").cast<float>();
+  kind.gate_limit = from.attr("gate_limit").cast<std::optional<float>>().value_or(kind.limit);
   if (py::hasattr(from, "gate_cut")) kind.gate_cut = from.attr("gate_cut").cast<std::optional<float>>();
   if (kind.activation == Activation::swiglu_oai && !kind.gated)
     throw std::invalid_argument("activation is 'swiglu_oai', which a feed-forward has that is gated");

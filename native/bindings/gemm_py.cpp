@@ -112,7 +112,8 @@ std::vector<float> packed_bias(const Floats& bias, bool gated) {
 
 Floats gemm(const Kernels& kernels, const Floats& a, const Floats& w, const std::string& dtype_name,
             const std::optional<Floats>& bias, const std::string& epilogue, const std::string& activation, float scale,
-            float softcap, const std::optional<Floats>& residual, const std::array<float, 4>& xielu) {
+            float softcap, const std::optional<Floats>& residual, const std::array<float, 4>& xielu, float gate_limit,
+            float limit) {
   const DType dtype = dtype_of(dtype_name);
   const bool gated = epilogue_of(epilogue) == Epilogue::gated;
   const int64_t m = a.shape(0), n = w.shape(0), k = w.shape(1), columns = gated ? n / 2 : n;
@@ -138,7 +139,9 @@ Floats gemm(const Kernels& kernels, const Floats& a, const Floats& w, const std:
                 softcap,
                 {out.mutable_data(), columns, Form::f32_rows},
                 nullptr,
-                &constants});
+                &constants,
+                gate_limit,
+                limit});
   return out;
 }
 
@@ -163,7 +166,7 @@ void bind_gemm(py::class_<Kernels>& kernels) {
   kernels
       .def("gemm", &gemm, "a"_a, "w"_a, "dtype"_a, "bias"_a = py::none(), "epilogue"_a = "store",
            "activation"_a = "none", "scale"_a = 1.0f, "softcap"_a = 0.0f, "residual"_a = py::none(),
-           "xielu"_a = std::array<float, 4>{})
+           "xielu"_a = std::array<float, 4>{}, "gate_limit"_a = __builtin_inff(), "limit"_a = __builtin_inff())
       .def("embed", &embed, "tokens"_a.noconvert(), "w"_a, "dtype"_a, "scale"_a = 1.0f);
 }
 

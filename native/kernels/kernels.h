@@ -233,8 +233,8 @@ enum class Gate : int32_t { none, sigmoid, softplus };
 //   add         out[m, n] += scale * v, fused             (out is f32_rows: the residual stream)
 //   activate    out[m, n]  = activation(v)
 //   gated       panels alternate gate, up (panel 2p is gate, 2p + 1 is up of columns 16p .. 16p + 15):
-//               out[m, 16p + i] = activation(min(limit, scale * gate_v)) * max(-limit, min(limit, up_v));  n counts
-//               packed columns, so slices are multiples of 32
+//               out[m, 16p + i] = activation(min(gate_limit, scale * gate_v)) * max(-limit, min(limit, up_v));
+//               n counts packed columns, so slices are multiples of 32
 //   softcap     out[m, n]  = softcap * tanh(scale * v / softcap)
 enum class Epilogue : int32_t { store, add, activate, gated, softcap };
 
@@ -257,8 +257,8 @@ struct GemmTask {
   float softcap;
   Operand out;    // a float form; what follows quantizes to i8 forms
   void* scratch;  // gemm_scratch_bytes(k) of the calling thread's own memory, 64-byte aligned; null for float dtypes
-  const Xielu* xielu = nullptr;    // of that activation
-  float limit = __builtin_inff();  // of gated; not of swiglu_oai, which has its own
+  const Xielu* xielu = nullptr;                                   // of that activation
+  float gate_limit = __builtin_inff(), limit = __builtin_inff();  // of gated; not of swiglu_oai, which has its own
 };
 
 // out[r] = scale * W[tokens[r]] for a packed W [n, k]; out float [rows][out_stride]. Codes: w = fma(s, code, o).

@@ -161,7 +161,7 @@ struct FeedForwardKind {
   Activation activation = Activation::silu;
   bool gated = true;
   float gate_scale = 1.0f, out_scale = 1.0f;  // multiply the gate before its activation, and the result
-  float limit = __builtin_inff();             // of gates, and of the magnitude of what they multiply
+  float gate_limit = __builtin_inff(), limit = __builtin_inff();  // of gates, of the size of what they multiply
   // Gates become max(0, gate - (mean + gate_cut * deviation)) of their row before their activation; none: they do not.
   std::optional<float> gate_cut = std::nullopt;
 };

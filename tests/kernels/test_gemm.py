@@ -86,6 +86,23 @@ def test_gated_multiplies_up_by_the_activated_gate(half: int, activation: str) -
     assert_within(got, gate * up, bound + UNIT * np.abs(gate * up))
 
 
+@pytest.mark.parametrize(("gate_limit", "limit"), [(0.3, 0.2), (0.2, np.inf), (np.inf, 0.3)])
+def test_gates_and_what_they_multiply_have_limits_of_their_own(gate_limit: float, limit: float) -> None:
+    a, w = random(1, 5, 21), random(2, 2 * 40, 21)
+
+    got = Kernels("scalar").gemm(
+        a, w, "float32", epilogue="gated", activation="silu", scale=0.5, gate_limit=gate_limit, limit=limit
+    )
+
+    exact, error = product(a, rounded(w, "float32"))
+    scaled, most = 0.5 * exact[:, :40], np.float64(np.float32(gate_limit))
+    assert np.isinf(most) or (scaled > most).mean() > 0.1
+    gate, gate_error = activated("silu", np.minimum(scaled, most), error[:, :40])
+    up = np.clip(exact[:, 40:], -np.float64(np.float32(limit)), np.float64(np.float32(limit)))
+    bound = np.abs(up) * gate_error + np.abs(gate) * error[:, 40:] + gate_error * error[:, 40:]
+    assert_within(got, gate * up, bound + UNIT * np.abs(gate * up))
+
+
 def test_softcap_keeps_below_its_cap() -> None:
     a, w = random(1, 4, 64), random(2, 30, 64)
 

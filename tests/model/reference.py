@@ -403,7 +403,8 @@ def mlp(own: FeedForward, w: dict[str, Array], x: Array, e: Rounding, config: Mo
         gate = np.minimum(linear(x, w["gate"], w.get("gate.bias"), e), 7)
         up = e.around(gate / (1 + np.exp(-1.702 * gate)), e.sums, 8) * (np.clip(up, -7, 7) + 1)
     elif own.gated:
-        gate = np.minimum(own.gate_scale * linear(x, w["gate"], w.get("gate.bias"), e), own.limit)
+        most = own.limit if own.gate_limit is None else own.gate_limit
+        gate = np.minimum(own.gate_scale * linear(x, w["gate"], w.get("gate.bias"), e), most)
         up = np.clip(up, -own.limit, own.limit)
         if own.gate_cut is not None:
             least = gate.mean(axis=1, keepdims=True) + own.gate_cut * gate.std(axis=1, keepdims=True)
@@ -431,7 +432,7 @@ def experts(
     routing = x if before is None or not own.ahead else before
     table = w["experts_by_token"].reshape(-1, own.active)[list(tokens)].astype(int) if own.by_token else None
     chosen, weights = routes(own, routing @ w["router"].T + w.get("router.bias", 0.0), w.get("correction"), table)
-    one = FeedForward(own.width, own.activation, own.gated, own.bias, limit=own.limit)
+    one = FeedForward(own.width, own.activation, own.gated, own.bias, limit=own.limit, gate_limit=own.gate_limit)
     each = each_expert(own, w)
     y = np.zeros_like(x)
     for token, expert in np.ndindex(chosen.shape):

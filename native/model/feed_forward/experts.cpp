@@ -134,6 +134,7 @@ void Experts::multiply_router(StepWalk& w, size_t layer, const Norm* add) {
   task.epilogue = shared.gated ? Epilogue::gated : Epilogue::activate;
   task.activation = shared.activation;
   task.scale = 1.0f;
+  task.gate_limit = shared.gate_limit;
   task.limit = shared.limit;
   task.out = step_.scratch.activated.target(own.shared_down->matrix);
   step_.multiply(w, *own.shared_up, task);
@@ -275,6 +276,7 @@ void Experts::multiply_up(StepWalk& w, const Block& block, const Operand& in) co
   task.epilogue = each.gated ? Epilogue::gated : Epilogue::activate;
   task.activation = each.activation;
   task.scale = 1.0f;
+  task.gate_limit = each.gate_limit;
   task.limit = each.limit;
   task.scratch = step_.scratch.gemm(w.member);
   const auto columns_of = [&](int rank) { return up.columns_of(step_.ranks.members(rank)); };

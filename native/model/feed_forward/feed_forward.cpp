@@ -85,6 +85,7 @@ Operand FeedForward::activate(StepWalk& w, size_t layer, const Operand& in) {
   task.row_end = w.rows;
   task.epilogue = kind.gated ? Epilogue::gated : Epilogue::activate;
   task.activation = kind.activation;
+  task.gate_limit = kind.gate_limit;
   task.limit = kind.limit;
   task.scale = kind.gate_scale;
   const Xielu xielu = kind.activation == Activation::xielu ? weights_.xielu(layer) : Xielu{};

@@ -105,7 +105,7 @@ class FeedForward:
     bias: each of its matrices has a bias. down_bias: the last one alone has.
     gate_scale, out_scale: multiply the gate before its activation, and the result. gate_cut: a token's gates become
     max(0, gate - mean - gate_cut * deviation) before it (You et al. 2025, arXiv:2506.06644); None: they do not.
-    limit: the most of a gate, and of the magnitude that it multiplies.
+    limit: the most of a gate, and of the magnitude that it multiplies. gate_limit: of a gate, if that is another.
     """
 
     width: int
@@ -117,13 +117,14 @@ class FeedForward:
     out_scale: float = 1.0
     gate_cut: float | None = None
     limit: float = math.inf
+    gate_limit: float | None = None
 
 
 @dataclass(frozen=True)
 class Experts:
     """A feed-forward of `count` experts, of which a router chooses `active` for each token: their weighted sum.
 
-    width, activation, gated, bias, limit: those of one expert.
+    width, activation, gated, bias, limit, gate_limit: those of one expert.
     score: what an expert's weight is made of. softmax: of all logits. sigmoid: of each logit. softmax_chosen: softmax
     of the logits of the chosen experts alone. sparse_mixer: Phi-3.5-MoE's, with `jitter`. sqrt_softplus: of each logit.
     sigmoid_chosen: sigmoid of each, of experts that are chosen by their logits (Kolibri 1).
@@ -165,6 +166,7 @@ class Experts:
     shared_gate: bool = False
     apart: bool = False
     limit: float = math.inf
+    gate_limit: float | None = None
     by_token: bool = False
     zeros: int = 0
     behind: int = 0

@@ -42,7 +42,8 @@ template <bool kWhole, Activation kind>
 inline void finish_gated(const GemmTask& task, const float* sums, int64_t row, int64_t column) {
   const int64_t out_column = column / 2, left = task.w.n / 2 - out_column, count = left < kPanel ? left : kPanel;
   const F16 limit = broadcast(task.limit), least = broadcast(-task.limit);
-  const F16 gate = min(limit, mul(broadcast(task.scale), with_bias<kWhole>(task, load(sums), column, count)));
+  const F16 scaled = mul(broadcast(task.scale), with_bias<kWhole>(task, load(sums), column, count));
+  const F16 gate = min(broadcast(task.gate_limit), scaled);
   const F16 up = max(least, min(limit, with_bias<kWhole>(task, load(sums + kPanel), column + kPanel, count)));
   store_panel<kWhole>(task.out, row, out_column, activate_gated<kind>(gate, up), count);
 }
