@@ -47,6 +47,12 @@ _SPEECH = {
 _VQ = {"embed_dim": 8, "codebook_size": 16, "base_channels": 32, "channel_multiplier": [1, 1], "latent_channels": 16}
 _OMNI_EYES = {"depth": 1, "embed_dim": 32, "hidden_size": 32, "num_heads": 2, "intermediate_size": 48}
 _MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 2, 2]}
+# The eyes' position embeddings are of image_size / patch_size squared patches, which two convolutions halve.
+_STEP_EYES = {**_EYES, "image_size": 56, "patch_size": 14, "mlp_ratio": 1.5, "max_position_embeddings": 16}
+_SLIDES = "sliding_attention"
+_STEP = {
+    "head_dim": 16, "moe_intermediate_size": 24, "share_expert_dim": 40, "sliding_window": 16,
+}  # fmt: skip
 
 # transformers' own text models scale logits, which these models of it leave out (Granite's speech models too): logits
 # agree where the scale is 1, tokens anyway.
@@ -167,6 +173,36 @@ TEXT_PARTS: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any
             **_EYES, "attention_heads": 2, "num_global_layers": 1, "vision_output_dim": 64,
             "intermediate_layers_indices": [0],
         },
+    }),
+    # heads and angles by kind of layer, gates of heads, limits by layer; of published keys, with a layer that predicts
+    ("step3p7", "Step3p7Config", {
+        "text_config": {
+            **_STEP, "num_hidden_layers": 5, "num_nextn_predict_layers": 1, "moe_num_experts": 9, "moe_top_k": 3,
+            "layer_types": ["full_attention", _SLIDES, _SLIDES, "full_attention", _SLIDES, _SLIDES],
+            "attention_other_setting": {"num_attention_heads": 8}, "moe_layers_enum": "2,3,4",
+            "rope_theta": [5e5, 1e4, 1e4, 5e5, 1e4, 1e4], "partial_rotary_factors": [0.5, 1.0, 1.0, 0.5, 1.0, 1.0],
+            "rope_scaling": {
+                "rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 8.0,
+                "original_max_position_embeddings": 64,
+            },
+            "swiglu_limits": [0.0, 0.0, 0.3, 0.0, 0.5, 0.0], "swiglu_limits_shared": [0.4, 0.0, 0.0, 0.6, 0.2, 0.0],
+            "moe_router_scaling_factor": 1.8,
+        }, "vision_config": _STEP_EYES,
+    }),
+    ("step3p7-yarn", "Step3p7Config", {
+        "text_config": {
+            **_STEP, "head_dim": 20, "num_hidden_layers": 3, "n_routed_experts": 8, "num_experts_per_tok": 2,
+            "layer_types": [_SLIDES, "full_attention", _SLIDES], "num_sliding_attention_heads": 4,
+            "mlp_layer_types": ["sparse", "dense", "sparse"], "query_pre_attn_scalar": 11, "rope_parameters": {
+                "full_attention": {
+                    "rope_type": "yarn", "rope_theta": 5e5, "factor": 4.0, "original_max_position_embeddings": 64,
+                }, _SLIDES: {"rope_type": "default", "rope_theta": 1e3, "partial_rotary_factor": 0.4},
+            }, "swiglu_limits": [None, 0.2, 0.3],
+        }, "vision_config": _STEP_EYES,
+    }),
+    ("step3p7-full", "Step3p7Config", {
+        "text_config": {**_STEP, "num_hidden_layers": 4, "n_routed_experts": 6, "num_experts_per_tok": 1},
+        "vision_config": _STEP_EYES, "tie_word_embeddings": True,
     }),
     # models that hear
     ("qwen3_asr", "Qwen3ASRConfig", {

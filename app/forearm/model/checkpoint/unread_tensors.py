@@ -34,6 +34,7 @@ _CARRIED = (
     "position_ids",
     "vision_tower.",
     "vision_model.",
+    "vit_large_projector.",  # Step 3.7's
     "vision_embed_tokens.",  # Fuyu's patches of pictures
     "visual.",
     "embed_vision.",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
-from forearm.model.families.config import Attention, FeedForward, ModelConfig
+from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig, Rope
 from forearm.model.families.decoder import (
     FamilyInputs,
     activation,
@@ -17,7 +19,7 @@ from forearm.model.families.decoder import (
 from forearm.model.families.experts import SHARED_EXPERTS, routed, sparse_layers
 from forearm.model.families.keys import Keys
 from forearm.model.families.mixtures import CORRECTED, dense_then_sparse
-from forearm.model.families.switches import FULL, SLIDING
+from forearm.model.families.switches import FULL, SLIDING, layer_types
 
 
 def mellum(inputs: FamilyInputs) -> ModelConfig:
@@ -157,3 +159,150 @@ def _mimo_layers(inputs: FamilyInputs) -> dict[str, Any]:
     given = keys.object("rope_parameters") or Keys({}, keys.source)
     angles = {kind: given.object(kind) for kind in (FULL, SLIDING)}
     return found | {"rope_parameters": {kind: share | (own.values if own else {}) for kind, own in angles.items()}}
+
+
+def step3p5(inputs: FamilyInputs) -> ModelConfig:
+    """Step 3.5 Flash, and 3.7 for text alone: more heads in windows, gates of heads, limits of SwiGLU by layer."""
+    inputs = _step_keys(inputs).with_defaults(
+        head_dim=128, num_key_value_heads=8, n_routed_experts=288, num_experts_per_tok=8, moe_intermediate_size=1280,
+        share_expert_dim=1280, rms_norm_eps=1e-5,
+    )  # fmt: skip
+    keys = inputs.keys
+    keys.only(use_head_wise_attn_gate=True, use_qk_norm=True, att_impl_type="GQA", zero_centered=True, sink=False)
+    keys.only(moe_router_activation="sigmoid", use_moe_router_bias=True, norm_expert_weight=True, use_rope_layers=[])
+    keys.only(hidden_act="silu", yarn_only_types=[FULL])
+    for key in ("need_fp32_gate", "use_moe", "moe_every_n_layer", "moe_layer_offset", "max_seq_len"):
+        keys.get(key)  # marks it as read: what is always so, and what other keys say
+    if keys.get("gating") not in (None, True, "per-head"):
+        raise keys.wrong("gating", "true or per-head")
+    kinds, window = layer_types(keys, [FULL] * inputs.layers), keys.optional_integer("sliding_window") or 0
+    if window < 1 and SLIDING in kinds:
+        raise keys.wrong("sliding_window", "at least 1: some layers have a window")
+    slides = Attention(1, window=window, heads=_step_heads(keys, kinds))
+    experts = routed(
+        inputs, "n_routed_experts", "moe_intermediate_size", renormalized=True, **CORRECTED,
+        scale=keys.positive("moe_router_scaling_factor", 1.0), shared=FeedForward(keys.integer("share_expert_dim")),
+    )  # fmt: skip
+    return decoder(
+        inputs,
+        mixers=[slides if kind == SLIDING else Attention(0) for kind in kinds],
+        ropes=_step_ropes(inputs, kinds),
+        feed_forwards=_step_halves(inputs, experts),
+        qk_norm="head",
+        norm_plus_one=True,
+        attention_gate="sigmoid",
+        head_gates=True,
+        attention_scale=keys.positive("query_pre_attn_scalar", keys.integer("head_dim")) ** -0.5,
+        names=_STEP_NAMES,
+    )
+
+
+_STEP_KEYS = {
+    "num_attention_groups": "num_key_value_heads", "moe_num_experts": "n_routed_experts",
+    "num_local_experts": "n_routed_experts", "moe_top_k": "num_experts_per_tok",
+    "share_expert_dims": "share_expert_dim",
+}  # fmt: skip
+_STEP_LISTS = (
+    "layer_types", "mlp_layer_types", "swiglu_limits", "swiglu_limits_shared", "rope_theta", "partial_rotary_factors",
+)  # fmt: skip
+_STEP_NAMES = {
+    "q_gate": "self_attn.g_proj", "router": "moe.gate", "correction": "moe.router_bias",
+    **{f"experts.{part}": f"moe.{part}_proj" for part in ("gate", "up", "down")},
+    **{f"shared.{part}": f"share_expert.{part}_proj" for part in ("gate", "up", "down")},
+}  # fmt: skip
+
+
+def _step_keys(inputs: FamilyInputs) -> FamilyInputs:
+    """Return config.json under transformers' names; published lists go on with layers that predict further tokens."""
+    keys, layers = inputs.keys, inputs.layers
+    found = {new: keys.get(old) for old, new in _STEP_KEYS.items() if keys.get(old) is not None and new not in keys}
+    whole = layers + keys.integer("num_nextn_predict_layers", 0)
+    lists = {key: keys.get(key) for key in _STEP_LISTS}
+    found |= {key: each[:layers] for key, each in lists.items() if isinstance(each, list) and len(each) == whole}
+    sparse = keys.get("moe_layers_enum")
+    if isinstance(sparse, str):
+        sparse = [int(one) if one.strip().isdecimal() else one for one in sparse.split(",") if one.strip()]
+    if sparse is not None and not (isinstance(sparse, list) and all(type(one) is int for one in sparse)):
+        raise keys.wrong("moe_layers_enum", "numbers of layers, with commas between them")
+    if sparse is not None and lists["mlp_layer_types"] is None:
+        found["mlp_layer_types"] = ["sparse" if i in sparse else "dense" for i in range(layers)]
+    return replace(inputs, keys=keys.with_values(**found))
+
+
+def _step_heads(keys: Keys, kinds: Sequence[str]) -> int:
+    """Return the number of heads of layers with a window. Raises: ConfigError if these differ in something else."""
+    few, dim = keys.integer("num_key_value_heads"), keys.integer("head_dim")
+    other = keys.object("attention_other_setting") or Keys({}, keys.source)
+    other.only(attention_type=SLIDING, num_attention_groups=few, head_dim=dim, true_head_dim=dim)
+    heads = other.integer("num_attention_heads", keys.integer("num_attention_heads"))
+    heads = keys.integer("num_sliding_attention_heads", heads)
+    if not 0 < heads <= 4096 or heads % few:
+        keys = keys.with_values(num_sliding_attention_heads=heads)
+        raise keys.wrong("num_sliding_attention_heads", f"a multiple of num_key_value_heads ({few}), at most 4096")
+    listed = {str(i): {"num_attention_heads": heads} for i, kind in enumerate(kinds) if kind == SLIDING}
+    if keys.get("per_layer_config") not in (None, {}, listed):
+        raise keys.wrong("per_layer_config", f"absent, or say that layers with a window have {heads} heads")
+    return heads
+
+
+def _step_ropes(inputs: FamilyInputs, kinds: Sequence[str]) -> tuple[Rope, Rope]:
+    """Return the angles of both kinds of layers, of which published files list base and rotated share by layer."""
+    keys = inputs.keys
+    given = keys.object("rope_parameters") or Keys({}, keys.source)
+    if not all(isinstance(given.get(kind), dict) for kind in kinds):
+        by_kind: dict[str, dict[str, Any]] = {FULL: {}, SLIDING: {}}
+        for key, name in (("rope_theta", "rope_theta"), ("partial_rotary_factors", "partial_rotary_factor")):
+            each = keys.get(key)
+            each = each if isinstance(each, list) else [each] * len(kinds)
+            if len(each) != len(kinds) or len(set(zip(kinds, map(str, each), strict=True))) != len(set(kinds)):
+                raise keys.wrong(key, f"a list of {len(kinds)} numbers, which are equal in layers of the same kind")
+            for kind, value in zip(kinds, each, strict=True):
+                by_kind[kind][name] = value
+        stretch = keys.object("rope_scaling") or Keys({}, keys.source)
+        given = Keys(by_kind | {FULL: by_kind[FULL] | stretch.values}, keys.source)
+    keys = keys.with_values(rope_theta=None, rope_scaling=None, rope_parameters=given.values)
+    inputs = replace(inputs, keys=keys)
+    return ropes_by_layer_type(inputs, full=("rope_theta", 1e4), sliding=("rope_theta", 1e4), partial=True)
+
+
+def _step_halves(inputs: FamilyInputs, experts: Experts) -> list[FeedForward | Experts]:
+    """Return the feed-forwards with their limits; dense layers have those of shared experts."""
+    halves = listed_layers(inputs, experts, dense=3)
+    limits = zip(*(_step_limits(inputs, key) for key in ("swiglu_limits", "swiglu_limits_shared")), strict=True)
+    found: list[FeedForward | Experts] = []
+    for half, (most, most_beside) in zip(halves, limits, strict=True):
+        if isinstance(half, FeedForward):
+            found.append(_limited(half, most_beside))
+        else:
+            beside = half.shared and _limited(half.shared, most_beside)
+            found.append(_limited(replace(half, shared=beside), most))
+    return found
+
+
+def _step_limits(inputs: FamilyInputs, key: str) -> list[float]:
+    """Return the most of each layer's activated gates, and of the size of what these multiply; 0: there is none."""
+    keys, layers = inputs.keys, inputs.layers
+    each = keys.get(key) or [0.0] * layers
+    if isinstance(each, list):
+        keys = keys.with_values(**{key: [one or 0.0 for one in each]})
+    if min(limits := keys.numbers(key, layers)) < 0:
+        raise keys.wrong(key, "of numbers that are at least 0, which stands for no limit")
+    return limits
+
+
+_Half = TypeVar("_Half", FeedForward, Experts)
+
+
+def _limited(half: _Half, most: float) -> _Half:
+    """Return a feed-forward whose activated gates, and the size of what they multiply, are at most `most`; 0: any.
+
+    SiLU rises where it is above 0, so the gate before it may be bounded instead, at the number whose SiLU is `most`,
+    which is between it and twice as much.
+    """
+    if not most:
+        return half
+    low, high = most, 2 * most
+    for _ in range(60):  # halves: float64 has 53 bits
+        middle = (low + high) / 2
+        low, high = (middle, high) if middle / (1 + math.exp(-middle)) < most else (low, middle)
+    return replace(half, limit=most, gate_limit=high)

@@ -254,6 +254,7 @@ FAMILIES: dict[str, Family] = {
     **dict.fromkeys(("aria_text", "aria"), mixtures.aria),
     "granitemoe_swa": mixtures.granite_moe_swa,
     "mimo_v2_flash": by_layer.mimo_v2_flash,
+    **dict.fromkeys(("step3p5", "step3p7"), by_layer.step3p5),
     **OWN_CODE,
     # multimodal models, for text alone: text_config's model_type comes first
     "llama4": experts.llama4,
@@ -294,8 +295,7 @@ FAMILIES: dict[str, Family] = {
     "qwen2_audio": llama_like.qwen2,
     "video_llama_3": llama_like.qwen2,
     **dict.fromkeys(("video_llava", "vipllava", "voxtral", "glmasr"), llama_like.llama),
-    "qwen2_5_omni": llama_like.qwen2_vl,
-    "qwen2_5_omni_thinker": llama_like.qwen2_vl,
+    **dict.fromkeys(("qwen2_5_omni", "qwen2_5_omni_thinker"), llama_like.qwen2_vl),
     "qwen3_omni_moe": experts.qwen3_moe,
     "qwen3_omni_moe_thinker": experts.qwen3_moe,
     "audioflamingo3": llama_like.qwen2,

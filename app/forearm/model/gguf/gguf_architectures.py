@@ -159,6 +159,9 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
     "laguna": GgufArchitecture(
         ("laguna",), gguf_mixtures.laguna, {"q_gate": "attn_gate"}, varies=("attention.head_count",)
     ),
+    "step35": GgufArchitecture(
+        ("step3p5",), gguf_mixtures.step35, {"q_gate": "attn_gate"}, varies=("attention.head_count",)
+    ),
     "cohere2moe": GgufArchitecture(("cohere2_moe",), gguf_mixtures.cohere2_moe, _ONE_NORM),
     "hy_v3": GgufArchitecture(("hy_v3",), gguf_mixtures.hy_v3, {"correction": "exp_probs_b"}),
     "smallthinker": GgufArchitecture(("smallthinker",), gguf_mixtures.smallthinker),

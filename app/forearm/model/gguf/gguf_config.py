@@ -215,7 +215,7 @@ def _as_stored(metadata: GgufMetadata, rope: Rope, head_dim: int) -> Rope:
     """Return the angles in the order of the stored rows, stretched by the file's factors."""
     if ARCHITECTURES[metadata.architecture].interleaved and not _restored(metadata, rope, head_dim):
         rope = replace(rope, interleaved=True)
-    if metadata.has("rope_freqs.weight") and metadata.architecture != "gemma4":
+    if metadata.has("rope_freqs.weight") and metadata.architecture not in ("gemma4", "step35"):
         factors = metadata.factors("rope_freqs.weight")
         if len(factors) != len(rope.inv_freq) or not all(0 < factor < math.inf for factor in factors):
             raise ConfigError(

@@ -55,6 +55,41 @@ def laguna(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     return None
 
 
+def step35(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add Step 3.5's heads and angles by kind of layer, windows, experts and limits; tensors tell which have experts.
+
+    As in llama.cpp's graph, layers with full attention rotate half of rope.dimension_count, by the first of the factors
+    that the converter makes for the angles of a whole head.
+    """
+    gguf_experts.corrected(metadata, values)
+    if not values["norm_topk_prob"]:
+        raise metadata.wrong("expert_weights_norm", "true")
+    metadata.integer("moe_every_n_layers", 1)  # marks it as read
+    _windows(metadata, values, full_first=True)
+    _angles(metadata, values)
+    full = values["rope_parameters"][FULL]
+    full["partial_rotary_factor"] /= 2
+    if metadata.has("rope_freqs.weight"):
+        factors = metadata.factors("rope_freqs.weight")[: int(values["head_dim"] * full["partial_rotary_factor"]) // 2]
+        full |= {"rope_type": "longrope", "short_factor": factors, "long_factor": factors, "attention_factor": 1.0}
+    layers, kinds = values["num_hidden_layers"], values["layer_types"]
+    heads = metadata.each("attention.head_count", layers)
+    by_kind = {kind: {n for n, own in zip(heads, kinds, strict=True) if own == kind} for kind in (FULL, SLIDING)}
+    if any(len(numbers) > 1 for numbers in by_kind.values()):
+        raise metadata.wrong("attention.head_count", "one number for layers with a window, and one for the others")
+    sparse = [metadata.has(f"blk.{i}.ffn_gate_inp.weight") for i in range(layers)]
+    values |= {
+        "num_attention_heads": min(by_kind[FULL] or by_kind[SLIDING]),
+        "num_sliding_attention_heads": min(by_kind[SLIDING] or by_kind[FULL]),
+        "mlp_layer_types": ["sparse" if one else "dense" for one in sparse],
+        "moe_router_scaling_factor": values["routed_scaling_factor"],
+        "share_expert_dim": metadata.size("expert_shared_feed_forward_length"),
+        "swiglu_limits": _limits(metadata, "swiglu_clamp_exp", layers),
+        "swiglu_limits_shared": _limits(metadata, "swiglu_clamp_shexp", layers),
+    }  # fmt: skip
+    return None
+
+
 def cohere2_moe(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     """Add Cohere 2's scale of logits, dense first layers, experts, windows, and RMSNorm where its epsilon is given.
 
@@ -148,13 +183,16 @@ def deepseek4(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
 
 def _limit(metadata: GgufMetadata, layers: int) -> float:
     """Return the most of a gate, which is the same in all layers and in the shared expert."""
-    found = set[float]()
-    for key in ("swiglu_clamp_exp", "swiglu_clamp_shexp"):
-        value = metadata.keys.get(f"{metadata.architecture}.{key}")
-        found |= set(value[:layers]) if isinstance(value, list) else set() if value is None else {value}
+    found = {one for key in ("swiglu_clamp_exp", "swiglu_clamp_shexp") for one in _limits(metadata, key, layers) or ()}
     if len(found) != 1 or not all(isinstance(one, float) and one > 0 for one in found):
         raise metadata.wrong("swiglu_clamp_exp", "a list of one number, more than 0, for each layer")
-    return found.pop()
+    return float(found.pop())
+
+
+def _limits(metadata: GgufMetadata, key: str, layers: int) -> list[Any] | None:
+    """Return a limit for each of the first layers, of a list or the same for all; None: the file has none."""
+    value = metadata.keys.get(f"{metadata.architecture}.{key}")
+    return value[:layers] if isinstance(value, list) else None if value is None else [value] * layers
 
 
 def _leading_dense(metadata: GgufMetadata, values: dict[str, Any]) -> None:
