@@ -218,6 +218,43 @@ def _laguna(config: Config) -> Config:
     }  # fmt: skip
 
 
+def _step35(config: Config) -> Config:
+    """Lists go on with the layer that predicts; the rotated part is that of layers with a window."""
+    kinds, few = [*config["layer_types"], *(config.get("mtp_layer_types") or ())], config["num_key_value_heads"]
+    slides = [kind == "sliding_attention" for kind in kinds]
+    limits = {
+        f"swiglu_clamp_{ours}": [one or 0.0 for one in config[name]] + [0.0] * (len(kinds) - len(config[name]))
+        for ours, name in (("exp", "swiglu_limits"), ("shexp", "swiglu_limits_shared"))
+        if config[name]
+    }
+    return moe_keys(config) | limits | {
+        "attention.head_count": [
+            config["num_sliding_attention_heads" if one else "num_attention_heads"] for one in slides
+        ], "attention.head_count_kv": [few] * len(kinds), "block_count": len(kinds), "moe_every_n_layers": 1,
+        "attention.sliding_window": config["sliding_window"], "attention.sliding_window_pattern": slides,
+        "nextn_predict_layers": len(kinds) - config["num_hidden_layers"] or None, "expert_weights_norm": True,
+        "expert_shared_feed_forward_length": config["share_expert_dim"], "rope.dimension_count": None,
+        "expert_weights_scale": config["moe_router_scaling_factor"],
+        "leading_dense_block_count": config["mlp_layer_types"].index("sparse"),
+    }  # fmt: skip
+
+
+def _step35_tensor(config: Config, name: str, values: np.ndarray) -> Tensors | None:
+    return iter([("exp_probs_b.bias", values)]) if name == "moe.router_bias" else None
+
+
+def _step35_predicts(config: Config) -> dict[str, np.ndarray]:
+    """Two tensors of a layer that predicts further tokens."""
+    at, width = f"blk.{config['num_hidden_layers']}", config["hidden_size"]
+    vectors = ("attn_norm", "nextn.enorm") if config["num_nextn_predict_layers"] else ()
+    return {f"{at}.{name}.weight": np.ones(width, np.float32) for name in vectors}
+
+
+def _step_case(name: str, **text: Any) -> Case:
+    found = converted_case(name)
+    return replace(found, settings=found.settings | {"text_config": found.settings["text_config"] | text})
+
+
 def _cohere2_moe(config: Config) -> Config:
     width, beside = config["intermediate_size"], config["num_shared_experts"]
     shared = {"expert_shared_count": beside, "expert_shared_feed_forward_length": width * beside} if beside else {}
@@ -299,6 +336,14 @@ def _without_suffix(config: Config, name: str, values: np.ndarray) -> Tensors | 
 _LAGUNA = {"self_attn.g_proj": "attn_gate"}
 _LAGUNA |= {f"mlp.shared_expert.{part}_proj": f"ffn_{part}_shexp" for part in W.values()}
 _LAGUNA_KINDS = ["full_attention", *["sliding_attention"] * 3, "full_attention"]
+_STEP35 = {"self_attn.g_proj": "attn_gate", "moe.gate": "ffn_gate_inp"}
+_STEP35 |= {f"moe.{part}_proj": f"ffn_{part}_exps" for part in W.values()}
+_STEP35 |= {f"share_expert.{part}_proj": f"ffn_{part}_shexp" for part in W.values()}
+_STEP_ROPE = {
+    "full_attention": {"rope_type": "default", "rope_theta": 5e5, "partial_rotary_factor": 0.5},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e3, "partial_rotary_factor": 1.0},
+}  # fmt: skip
+_STEP_CONVERSION = Conversion("step35", _step35, _STEP35, _step35_tensor, plus_one=True, extra=_step35_predicts)
 _HY_V3 = {"mlp.router.gate": "ffn_gate_inp"}
 _HY_V3 |= {f"mlp.shared_mlp.{part}_proj": f"ffn_{part}_shexp" for part in W.values()}
 _YARN = {"rope_type": "yarn", "rope_theta": 5e5, "factor": 4.0, "original_max_position_embeddings": 64}
@@ -342,6 +387,8 @@ MIXTURES: list[tuple[Case, Conversion]] = [
         ),
         Conversion("laguna", _laguna, _LAGUNA, _corrected),
     ),
+    (_step_case("step3p7-yarn", rope_parameters=_STEP_ROPE), _STEP_CONVERSION),
+    (_step_case("step3p7", rope_scaling=None), _STEP_CONVERSION),
     (converted_case("cohere2_moe"), Conversion("cohere2moe", _cohere2_moe)),
     (
         converted_case(

@@ -75,6 +75,8 @@ COMPRESSED = (
     replace(PLAIN, ratio=128),
 )
 LOOKED_UP = Experts(40, 12, 3, score="sqrt_softplus", renormalized=True, shared=FeedForward(72, limit=0.7), limit=0.5)
+LIMITED = Experts(40, 12, 3, score="sigmoid", correction=True, renormalized=True, scale=3.0, limit=0.2, gate_limit=0.3)
+LIMITED = replace(LIMITED, shared=FeedForward(72, limit=0.3, gate_limit=0.45))
 ON_SHORTCUT = Experts(40, 7, 4, correction=True, scale=1.5, zeros=5, behind=2)
 BACK = replace(rope(8), inv_freq=-rope(8).inv_freq)
 # Cases with other branches of forward(): full-width qk-norm and norms after the layers; sandwich norms, windows and
@@ -343,6 +345,18 @@ SHAPES = {
         hyper_connections=HyperConnections(3, 4, 1e-6),
         layers=tuple(
             Layer(own, replace(LOOKED_UP, by_token=i < 2, correction=i > 1)) for i, own in enumerate(COMPRESSED)
+        ),
+    ),
+    "limits by layer": replace(
+        LLAMA,
+        qk_norm="head",
+        norm_plus_one=True,
+        attention_gate="sigmoid",
+        head_gates=True,
+        layers=(
+            Layer(Attention(0), FeedForward(176, limit=0.4, gate_limit=0.6)),
+            Layer(Attention(0, 600, heads=8), LIMITED),
+            Layer(Attention(0), replace(LIMITED, limit=0.6, gate_limit=0.9, shared=FeedForward(72))),
         ),
     ),
     "delta by channel": replace(

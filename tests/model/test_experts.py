@@ -39,6 +39,10 @@ MODELS = {
         56, count=8, active=4, activation="swiglu_oai", bias=True, score="softmax_chosen", router_bias=True
     ),
     "llama 4": Experts(48, count=8, active=1, score="sigmoid", scales_input=True, shared=FeedForward(88)),
+    "step 3.5": Experts(
+        40, count=9, active=3, score="sigmoid", correction=True, renormalized=True, scale=3.0, limit=0.2,
+        gate_limit=0.3, shared=FeedForward(72, limit=0.3, gate_limit=0.45),
+    ),
     "not gated": Experts(33, count=6, active=2, activation="relu", gated=False),
     "smallthinker": Experts(40, count=8, active=3, activation="relu", score="sigmoid", renormalized=True, ahead=True),
 }  # fmt: skip

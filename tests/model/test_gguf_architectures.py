@@ -132,6 +132,14 @@ def test_keys_of_mistral4_that_do_not_fit_are_refused(
         ("laguna", {"attention.head_count": [4, 8, 2, 4, 4]}, r"blk\.4\..*shape"),
         ("laguna", {"attention.sliding_window_pattern": 0}, r"sliding_window_pattern = 0; it should be at least 1"),
         ("laguna", {"expert_shared_feed_forward_length": None}, r"expert_shared_feed_forward_length is missing"),
+        ("step3p7", {"expert_weights_norm": None}, r"expert_weights_norm is missing; it should be true"),
+        ("step3p7", {"expert_gating_func": 1}, r"step35\.expert_gating_func = 1; it should be 2 \(sigmoid\)"),
+        ("step3p7", {"attention.head_count": [6, 8, 4, 6, 8]}, r"head_count = .*; it should be one number for layers"),
+        ("step3p7", {"attention.head_count": [6, 8]}, r"head_count = \[6, 8\]; it should be a list of 5 values"),
+        ("step3p7", {"attention.head_count_kv": [2, 2, 2, 2, 1]}, r"head_count_kv = .*; it should be a whole number"),
+        ("step3p7", {"swiglu_clamp_exp": [0.5, 1.0]}, r"swiglu_limits = .*; it should be a list of 5 numbers"),
+        ("step3p7", {"swiglu_clamp_shexp": -1.0}, r"swiglu_limits_shared = .*; it should be of numbers"),
+        ("step3p7", {"expert_shared_feed_forward_length": None}, r"expert_shared_feed_forward_length is missing"),
         ("cohere2_moe", {"expert_weights_scale": 2.5}, r"expert_weights_scale = 2\.5; it should be 1 or absent"),
         ("cohere2_moe", {"expert_shared_feed_forward_length": 56}, r"= 56; it should be 100: that of all shared"),
         ("cohere2_moe", {"logit_scale": None}, r"cohere2moe\.logit_scale is missing"),
@@ -160,6 +168,21 @@ def test_keys_that_do_not_fit_are_refused(name: str, keys: dict[str, object], me
 
     with pytest.raises(ConfigError, match=message):
         load_weights(path)
+
+
+def test_factors_of_step35_are_of_full_attention_alone_the_first_of_those_of_a_whole_head(tmp_path: Path) -> None:
+    case, conversion = next(row for row in ALL if row[0].name == "step3p7")
+    make(case, tmp_path)
+    plain, _ = load_weights(convert(tmp_path, conversion))
+    factors = np.array([1, 1.5, 2, 4, 3, 5, 6, 7], np.float32)
+    path = convert(tmp_path, replace(conversion, extra=lambda config: {"rope_freqs.weight": factors}))
+
+    config, _ = load_weights(path)
+
+    full, slides = config.ropes
+    np.testing.assert_allclose(full.inv_freq, plain.ropes[0].inv_freq / factors[:4], rtol=1e-6)
+    assert full.scale == 1
+    assert np.array_equal(slides.inv_freq, plain.ropes[1].inv_freq)
 
 
 def test_windows_of_mellum_are_of_three_layers_of_four_where_no_key_lists_them(tmp_path: Path) -> None:
@@ -256,7 +279,7 @@ def _same_as_numbers(
 _NATIVE = (
     "qwen3.5-text", "qwen3.5-tied", "qwen3-next", "granite-h", "bamba", "falcon-h1", "deepseek-v3", "minicpm3",
     "kimi-linear", "gemma3n-text", "gemma4-per-layer", "gemma4-experts", "apertus", "apertus-biases", "afmoe",
-    "falcon-grouped", "glm_moe_dsa", "mistral4", "mellum", "laguna", "cohere2_moe", "hy_v3",
+    "falcon-grouped", "glm_moe_dsa", "mistral4", "mellum", "laguna", "cohere2_moe", "hy_v3", "step3p7",
 )  # fmt: skip
 
 
@@ -277,7 +300,7 @@ def test_the_executor_computes_what_the_file_says(name: str, tmp_path: Path) -> 
 # whose rows the converter leaves in their order
 _UNCHANGED = (
     "deepseek_v4-long", "mellum", "laguna-per-element", "cohere2_moe", "hy_v3", "deepseek_ocr2", "paddleocr_vl",
-    "pangu-embedded", "stablelm", "hunyuan_vl",
+    "pangu-embedded", "stablelm", "hunyuan_vl", "step3p7", "step3p7-yarn",
 )  # fmt: skip
 
 

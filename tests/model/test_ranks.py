@@ -33,6 +33,7 @@ KINDS = [
     ("compressed", WeightFormat("bfloat16"), "bfloat16"),
     ("per layer", WeightFormat("bfloat16"), "bfloat16"),
     ("experts apart", WeightFormat("int4", 16), "float32"),
+    ("limits by layer", WeightFormat("int4", 16), "bfloat16"),
     ("norms within halves", WeightFormat("int4"), "float32"),
     ("norms within halves", WeightFormat("bfloat16"), "float32"),
 ]

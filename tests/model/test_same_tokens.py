@@ -259,7 +259,7 @@ BASIC, DELTA = ("llama", "gemma2", "opt"), ("delta", "delta by channel")
 OTHERS = (
     "slopes", "shortcut", "chosen keys", "chosen blocks", "latents of several sizes", "gated norms",
     "streams that keep their rows", "compressed", "per layer", "streams", "experts apart", "heads by layer",
-    "norms within halves", "norms of heads with biases", "a layer before the head",
+    "norms within halves", "norms of heads with biases", "a layer before the head", "limits by layer",
 )  # fmt: skip
 FLOATS: tuple[DTypeName, ...] = ("float32", "bfloat16")
 KINDS: list[tuple[str, WeightFormat, str]] = [(s, WeightFormat(dtype), dtype) for s in SHAPES for dtype in FLOATS]
