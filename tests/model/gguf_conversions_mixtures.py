@@ -387,7 +387,7 @@ MIXTURES: list[tuple[Case, Conversion]] = [
         ),
         Conversion("laguna", _laguna, _LAGUNA, _corrected),
     ),
-    (_step_case("step3p7-yarn", rope_parameters=_STEP_ROPE), _STEP_CONVERSION),
+    (_step_case("step3p7-yarn", rope_parameters=_STEP_ROPE, query_pre_attn_scalar=None), _STEP_CONVERSION),
     (_step_case("step3p7", rope_scaling=None), _STEP_CONVERSION),
     (converted_case("cohere2_moe"), Conversion("cohere2moe", _cohere2_moe)),
     (
