@@ -174,6 +174,14 @@ SMALL: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 2, "layer_types": ["full_attention", *["minimax_m3_sparse"] * 2],
         "mlp_layer_types": ["dense", "sparse", "sparse"],
     },
+    "step3p5": {
+        "model_type": "step3p5", "architectures": ["Step3p5ForCausalLM"], "head_dim": 16, "num_attention_groups": 2,
+        "moe_num_experts": 4, "moe_top_k": 2, "moe_intermediate_size": 24, "share_expert_dim": 16, "sliding_window": 8,
+        "moe_layers_enum": "1,2", "num_nextn_predict_layers": 1, "rope_theta": [5e5, 1e4, 1e4, 1e4],
+        "layer_types": ["full_attention", *["sliding_attention"] * 3], "partial_rotary_factors": [0.5, 1.0, 1.0, 1.0],
+        "attention_other_setting": {"num_attention_heads": 6}, "swiglu_limits": [0.0, 0.0, 7.0, 0.0],
+        "swiglu_limits_shared": [0.0, 0.0, 16.0, 0.0],
+    },
     "longcat_flash": {
         "model_type": "longcat_flash", "architectures": ["LongcatFlashForCausalLM"], "num_layers": 1,
         "ffn_hidden_size": 64, "expert_ffn_hidden_size": 24, "n_routed_experts": 4, "zero_expert_num": 3, "moe_topk": 2,

@@ -178,10 +178,12 @@ def step3p5(inputs: FamilyInputs) -> ModelConfig:
     kinds, window = layer_types(keys, [FULL] * inputs.layers), keys.optional_integer("sliding_window") or 0
     if window < 1 and SLIDING in kinds:
         raise keys.wrong("sliding_window", "at least 1: some layers have a window")
-    slides = Attention(1, window=window, heads=_step_heads(keys, kinds))
+    slides, beside = Attention(1, window=window, heads=_step_heads(keys, kinds)), keys.integer("share_expert_dim")
+    if not 1 <= beside <= 1 << 20:
+        raise keys.wrong("share_expert_dim", f"1 to {1 << 20}")
     experts = routed(
         inputs, "n_routed_experts", "moe_intermediate_size", renormalized=True, **CORRECTED,
-        scale=keys.positive("moe_router_scaling_factor", 1.0), shared=FeedForward(keys.integer("share_expert_dim")),
+        scale=keys.positive("moe_router_scaling_factor", 1.0), shared=FeedForward(beside),
     )  # fmt: skip
     return decoder(
         inputs,
@@ -205,6 +207,7 @@ _STEP_KEYS = {
 _STEP_LISTS = (
     "layer_types", "mlp_layer_types", "swiglu_limits", "swiglu_limits_shared", "rope_theta", "partial_rotary_factors",
 )  # fmt: skip
+_STEP_ANGLES = (("rope_theta", "rope_theta", 1e4), ("partial_rotary_factors", "partial_rotary_factor", 1.0))
 _STEP_NAMES = {
     "q_gate": "self_attn.g_proj", "router": "moe.gate", "correction": "moe.router_bias",
     **{f"experts.{part}": f"moe.{part}_proj" for part in ("gate", "up", "down")},
@@ -215,13 +218,19 @@ _STEP_NAMES = {
 def _step_keys(inputs: FamilyInputs) -> FamilyInputs:
     """Return config.json under transformers' names; published lists go on with layers that predict further tokens."""
     keys, layers = inputs.keys, inputs.layers
-    found = {new: keys.get(old) for old, new in _STEP_KEYS.items() if keys.get(old) is not None and new not in keys}
+    found: dict[str, Any] = {}
+    for old, new in _STEP_KEYS.items():
+        value, known = keys.get(old), found.get(new, keys.get(new))
+        if value is not None and known not in (None, value):
+            raise keys.wrong(old, f"{known}, as {new}")
+        found |= {} if value is None else {new: value}
     whole = layers + keys.integer("num_nextn_predict_layers", 0)
     lists = {key: keys.get(key) for key in _STEP_LISTS}
     found |= {key: each[:layers] for key, each in lists.items() if isinstance(each, list) and len(each) == whole}
     sparse = keys.get("moe_layers_enum")
     if isinstance(sparse, str):
-        sparse = [int(one) if one.strip().isdecimal() else one for one in sparse.split(",") if one.strip()]
+        numbers = [one.strip() for one in sparse.split(",") if one.strip()]
+        sparse = [int(one) if one.isdecimal() and len(one) < 9 else one for one in numbers]
     if sparse is not None and not (isinstance(sparse, list) and all(type(one) is int for one in sparse)):
         raise keys.wrong("moe_layers_enum", "numbers of layers, with commas between them")
     if sparse is not None and lists["mlp_layer_types"] is None:
@@ -240,7 +249,8 @@ def _step_heads(keys: Keys, kinds: Sequence[str]) -> int:
         keys = keys.with_values(num_sliding_attention_heads=heads)
         raise keys.wrong("num_sliding_attention_heads", f"a multiple of num_key_value_heads ({few}), at most 4096")
     listed = {str(i): {"num_attention_heads": heads} for i, kind in enumerate(kinds) if kind == SLIDING}
-    if keys.get("per_layer_config") not in (None, {}, listed):
+    given = (keys.object("per_layer_config") or Keys({}, keys.source)).values  # transformers' numbers begin with zeros
+    if given and {number.lstrip("0") or "0": one for number, one in given.items()} != listed:
         raise keys.wrong("per_layer_config", f"absent, or say that layers with a window have {heads} heads")
     return heads
 
@@ -248,20 +258,19 @@ def _step_heads(keys: Keys, kinds: Sequence[str]) -> int:
 def _step_ropes(inputs: FamilyInputs, kinds: Sequence[str]) -> tuple[Rope, Rope]:
     """Return the angles of both kinds of layers, of which published files list base and rotated share by layer."""
     keys = inputs.keys
-    given = keys.object("rope_parameters") or Keys({}, keys.source)
-    if not all(isinstance(given.get(kind), dict) for kind in kinds):
-        by_kind: dict[str, dict[str, Any]] = {FULL: {}, SLIDING: {}}
-        for key, name in (("rope_theta", "rope_theta"), ("partial_rotary_factors", "partial_rotary_factor")):
-            each = keys.get(key)
-            each = each if isinstance(each, list) else [each] * len(kinds)
-            if len(each) != len(kinds) or len(set(zip(kinds, map(str, each), strict=True))) != len(set(kinds)):
-                raise keys.wrong(key, f"a list of {len(kinds)} numbers, which are equal in layers of the same kind")
+    empty = Keys({}, keys.source)
+    by_kind: dict[str, Any] = (keys.object("rope_parameters") or empty).values
+    if not all(isinstance(by_kind.get(kind), dict) for kind in kinds):
+        by_kind = {FULL: {}, SLIDING: {}}
+        for key, name, default in _STEP_ANGLES:
+            listed = isinstance(keys.get(key), list)
+            each = keys.numbers(key, len(kinds)) if listed else [keys.number(key, default)] * len(kinds)
+            if len(set(zip(kinds, each, strict=True))) != len(set(kinds)):
+                raise keys.wrong(key, "of equal numbers for layers of the same kind")
             for kind, value in zip(kinds, each, strict=True):
                 by_kind[kind][name] = value
-        stretch = keys.object("rope_scaling") or Keys({}, keys.source)
-        given = Keys(by_kind | {FULL: by_kind[FULL] | stretch.values}, keys.source)
-    keys = keys.with_values(rope_theta=None, rope_scaling=None, rope_parameters=given.values)
-    inputs = replace(inputs, keys=keys)
+        by_kind[FULL] |= (keys.object("rope_scaling") or empty).values
+    inputs = replace(inputs, keys=keys.with_values(rope_theta=None, rope_scaling=None, rope_parameters=by_kind))
     return ropes_by_layer_type(inputs, full=("rope_theta", 1e4), sliding=("rope_theta", 1e4), partial=True)
 
 
@@ -284,7 +293,7 @@ def _step_limits(inputs: FamilyInputs, key: str) -> list[float]:
     keys, layers = inputs.keys, inputs.layers
     each = keys.get(key) or [0.0] * layers
     if isinstance(each, list):
-        keys = keys.with_values(**{key: [one or 0.0 for one in each]})
+        keys = keys.with_values(**{key: [0.0 if one is None else one for one in each]})
     if min(limits := keys.numbers(key, layers)) < 0:
         raise keys.wrong(key, "of numbers that are at least 0, which stands for no limit")
     return limits

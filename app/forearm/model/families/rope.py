@@ -224,7 +224,8 @@ def with_rope(keys: Keys, changes: dict[str, Any] | None) -> Keys:
     if not isinstance(scaling, dict | None):
         raise ConfigError(f"--hf-overrides: rope_scaling is {scaling!r}; write a JSON object")
     old = keys.values.get("rope_parameters") or keys.values.get("rope_scaling") or {}
-    if any(isinstance(value, dict) for value in old.values()) or "rope_local_base_freq" in keys.values:
+    listed = isinstance(keys.values.get("rope_theta"), list)  # Step 3.5's, of each layer
+    if listed or any(isinstance(value, dict) for value in old.values()) or "rope_local_base_freq" in keys.values:
         raise ConfigError(f"{keys.source}: its layers have different angles, which --rope-scaling can't change")
     kept = {name: old[name] for name in ("rope_theta", "partial_rotary_factor") if name in old}
     settings = {**(old if scaling is None else kept), **(scaling or {})}
