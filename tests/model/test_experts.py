@@ -264,6 +264,23 @@ def test_llama_4_reads_one_tensor_an_expert_as_quantized_checkpoints_have_them(t
         assert same(got.step(case.tokens()[:33]), wanted.step(case.tokens()[:33])), quantization
 
 
+def test_step_3_5_reads_one_tensor_an_expert_as_quantized_checkpoints_have_them(tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.name == "step3p7")
+    joint, single = tmp_path / "joint", tmp_path / "single"
+    make(case, joint)
+    tensors = load_file(joint / "model.safetensors")
+    for name in [name for name in tensors if ".moe." in name and "_proj." in name]:
+        of_layer, part = name.split(".moe.")
+        parts = enumerate(tensors.pop(name))
+        tensors |= {f"{of_layer}.moe.experts.{i}.{part}": np.ascontiguousarray(one) for i, one in parts}
+    copytree(joint, single)
+    save_file(tensors, single / "model.safetensors", {"format": "pt"})
+
+    wanted, got = (Stepper(Run(str(at), [], 45)) for at in (joint, single))
+
+    assert same(got.step(case.tokens()[:33]), wanted.step(case.tokens()[:33]))
+
+
 def test_qwen3_vl_reads_experts_whose_columns_are_stored_as_on_the_hub(tmp_path: Path) -> None:
     case = next(case for case in CASES if case.name == "qwen3_vl_moe")
     rows, columns = tmp_path / "rows", tmp_path / "columns"

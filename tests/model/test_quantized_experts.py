@@ -178,7 +178,8 @@ def test_floats_are_rounded_at_load(plain: tuple[str, Path]) -> None:
     assert 0 < max(errors[:2]) < errors[2] < 0.4, errors
 
 
-FUSED = {"qwen3-moe": "_scale_inv", "granite-moe": "_scale", "mistral4": "_scale_inv"}  # ends of their scales' names
+# Ends of their scales' names.
+FUSED = {"qwen3-moe": "_scale_inv", "granite-moe": "_scale", "mistral4": "_scale_inv", "step3p7": "_scale_inv"}
 
 
 @pytest.mark.parametrize(
@@ -188,10 +189,11 @@ FUSED = {"qwen3-moe": "_scale_inv", "granite-moe": "_scale", "mistral4": "_scale
         ("qwen3-moe", "fp8-tensor"),
         ("mistral4", "fp8-tensor"),
         ("granite-moe", "ct-fp8-channel"),
+        ("step3p7", "fp8-block"),
     ],
 )
 def test_fp8_experts_may_be_in_one_tensor(model: str, form: str, tmp_path: Path) -> None:
-    """transformers 5, Mistral Small 4 and Granite stack the experts' codes and scales; a block may hold gate and up."""
+    """transformers 5, Mistral Small 4, Granite and Step 3.5 stack codes and scales; a block may hold gate and up."""
     case = next(case for case in CASES if case.name == model)
     make(case, tmp_path / "made").save_pretrained(tmp_path / "plain", save_original_format=model != "qwen3-moe")
     format = next(format for format in FORMATS if format.name == form)

@@ -222,19 +222,19 @@ def _fused_experts(config: ModelConfig, prefix: str, stored: Collection[str]) ->
     gate_up_proj is [experts, 2 * width, hidden], gate before up, and down_proj [experts, hidden, width]. transformers 5
     computes with these and writes them if save_original_format is False; Mixtral's block is then called mlp.
     Experts without gates (Nemotron-H) have up_proj instead.
-    The other way round: quantized checkpoints of Llama 4, whose own are fused, have three tensors an expert. And when
-    transformers 5 writes Kimi Linear, dense layers are called as those with experts.
+    The other way round: quantized checkpoints of Llama 4 and Step 3.5, whose own tensors have all experts, have three
+    tensors an expert. And when transformers 5 writes Kimi Linear, dense layers are called as those with experts.
     """
     layers = [f"{prefix}{layer_name(config.names, i)}." for i in range(len(config.layers))]
-    own = config.names.get("experts.gate", "")
-    blocks = (config.names.get("experts.up", "").partition("experts.")[0], "mlp.", "block_sparse_moe.")
+    own, up = (config.names.get(f"experts.{part}", "") for part in ("gate", "up"))
+    blocks = (up.partition("experts.")[0].removesuffix("up_proj"), "mlp.", "block_sparse_moe.")
     single = tuple(f"{at}{blocks[0]}experts.0.gate_proj." for at in layers)
     dense = tuple(f"{at}block_sparse_moe.gate_proj." for at in layers)  # .weight, or what a quantized one has
     if any(name.startswith(dense) for name in stored):
         return {part: f"block_sparse_moe.{part}_proj" for part in ("gate", "up", "down")}
     if any(f"{at}{blocks[0]}experts.up_proj" in stored for at in layers):
         return {f"experts.{part}": f"{blocks[0]}experts.{part}_proj" for part in ("up", "down")}
-    if "gate_up_proj" in own and any(name.startswith(single) for name in stored):
+    if own and "{expert}" not in own and any(name.startswith(single) for name in stored):
         return {f"experts.{part}": f"{blocks[0]}experts.{{expert}}.{part}_proj" for part in ("gate", "up", "down")}
     for block in blocks if "gate_up_proj" not in own else ():  # gpt-oss names its fused tensors
         if any(f"{at}{block}experts.gate_up_proj" in stored for at in layers):
