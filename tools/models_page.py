@@ -58,8 +58,10 @@ that see or hear the text part is served. Where transformers leaves out by what 
 are the same. transformers 5.23 rotates the published `dbrx` with a base of 10,000; forearm with the trained one,
 attn_config's.
 It bounds the steps of `zamba2`'s and `nemotron_h`'s prompts by time_step_min, but not those of generated tokens;
-forearm bounds neither. Adapters of `zamba2` are added to the matrices of its shared blocks as these are read: Zamba2-7B
-takes 15.7 GiB in bfloat16, 2.0 more than its parameters, and multiplies with nothing beside.
+forearm bounds neither. llama.cpp turns half of a head of `step3p5` by the first factors of llama3's angles of a whole
+head; forearm by every second one, as the checkpoint is computed.
+Adapters of `zamba2` are added to the matrices of its shared blocks as these are read: Zamba2-7B takes 15.7 GiB in
+bfloat16, 2.0 more than its parameters, and multiplies with nothing beside.
 Of `exaone`, `internlm2`, `minicpm`, `baichuan`, `qwen`, `nemotron-nas` (`deci`), `deepseek`, `bailing_moe` and
 `smallthinker` transformers has no class: their checkpoints come with code of their own, which forearm does not run.
 They are compared with models of transformers whose weights say the same (`tests/model/test_own_code.py`), SmallThinker

@@ -250,6 +250,15 @@ def _step35_predicts(config: Config) -> dict[str, np.ndarray]:
     return {f"{at}.{name}.weight": np.ones(width, np.float32) for name in vectors}
 
 
+def _step35_factors(config: Config) -> dict[str, np.ndarray]:
+    """The factors of llama3 for the angles of a whole head, though only half of it is rotated."""
+    dim, rope = config["head_dim"], config["rope_parameters"]["full_attention"]
+    turns = rope["original_max_position_embeddings"] * rope["rope_theta"] ** (-np.arange(0, dim, 2) / dim) / (2 * np.pi)
+    low, high, factor = (rope[key] for key in ("low_freq_factor", "high_freq_factor", "factor"))
+    smooth = np.clip((turns - low) / (high - low), 0, 1)
+    return {"rope_freqs.weight": (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)}
+
+
 def _step_case(name: str, **text: Any) -> Case:
     found = converted_case(name)
     return replace(found, settings=found.settings | {"text_config": found.settings["text_config"] | text})
@@ -388,6 +397,7 @@ MIXTURES: list[tuple[Case, Conversion]] = [
         Conversion("laguna", _laguna, _LAGUNA, _corrected),
     ),
     (_step_case("step3p7-yarn", rope_parameters=_STEP_ROPE, query_pre_attn_scalar=None), _STEP_CONVERSION),
+    (_step_case("step3p7"), replace(_STEP_CONVERSION, extra=_step35_factors)),
     (_step_case("step3p7", rope_scaling=None), _STEP_CONVERSION),
     (converted_case("cohere2_moe"), Conversion("cohere2moe", _cohere2_moe)),
     (

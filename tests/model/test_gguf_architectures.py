@@ -137,6 +137,7 @@ def test_keys_of_mistral4_that_do_not_fit_are_refused(
         ("step3p7", {"attention.head_count": [6, 8, 4, 6, 8]}, r"head_count = .*; it should be one number for layers"),
         ("step3p7", {"attention.head_count": [6, 8]}, r"head_count = \[6, 8\]; it should be a list of 5 values"),
         ("step3p7", {"attention.head_count_kv": [2, 2, 2, 2, 1]}, r"head_count_kv = .*; it should be a whole number"),
+        ("step3p7", {"rope.dimension_count": 8}, r"short_factor = .*; it should be a list of 2 numbers"),
         ("step3p7", {"swiglu_clamp_exp": [0.5, 1.0]}, r"swiglu_limits = .*; it should be a list of 5 numbers"),
         ("step3p7", {"swiglu_clamp_shexp": -1.0}, r"swiglu_limits_shared = .*; it should be of numbers"),
         ("step3p7", {"expert_shared_feed_forward_length": None}, r"expert_shared_feed_forward_length is missing"),
@@ -168,21 +169,6 @@ def test_keys_that_do_not_fit_are_refused(name: str, keys: dict[str, object], me
 
     with pytest.raises(ConfigError, match=message):
         load_weights(path)
-
-
-def test_factors_of_step35_are_of_full_attention_alone_the_first_of_those_of_a_whole_head(tmp_path: Path) -> None:
-    case, conversion = next(row for row in ALL if row[0].name == "step3p7")
-    make(case, tmp_path)
-    plain, _ = load_weights(convert(tmp_path, conversion))
-    factors = np.array([1, 1.5, 2, 4, 3, 5, 6, 7], np.float32)
-    path = convert(tmp_path, replace(conversion, extra=lambda config: {"rope_freqs.weight": factors}))
-
-    config, _ = load_weights(path)
-
-    full, slides = config.ropes
-    np.testing.assert_allclose(full.inv_freq, plain.ropes[0].inv_freq / factors[:4], rtol=1e-6)
-    assert full.scale == 1
-    assert np.array_equal(slides.inv_freq, plain.ropes[1].inv_freq)
 
 
 def test_windows_of_mellum_are_of_three_layers_of_four_where_no_key_lists_them(tmp_path: Path) -> None:

@@ -58,8 +58,8 @@ def laguna(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
 def step35(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     """Add Step 3.5's heads and angles by kind of layer, windows, experts and limits; tensors tell which have experts.
 
-    As in llama.cpp's graph, layers with full attention rotate half of rope.dimension_count, by the first of the factors
-    that the converter makes for the angles of a whole head.
+    As in llama.cpp's graph, layers with full attention rotate half of rope.dimension_count. The converter makes factors
+    for the angles of a whole head, of which these layers have every second one; llama.cpp takes the first ones.
     """
     gguf_experts.corrected(metadata, values)
     if not values["norm_topk_prob"]:
@@ -70,7 +70,7 @@ def step35(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     full = values["rope_parameters"][FULL]
     full["partial_rotary_factor"] /= 2
     if metadata.has("rope_freqs.weight"):
-        factors = metadata.factors("rope_freqs.weight")[: int(values["head_dim"] * full["partial_rotary_factor"]) // 2]
+        factors = metadata.factors("rope_freqs.weight")[::2]
         full |= {"rope_type": "longrope", "short_factor": factors, "long_factor": factors, "attention_factor": 1.0}
     layers, kinds = values["num_hidden_layers"], values["layer_types"]
     heads = metadata.each("attention.head_count", layers)
