@@ -101,6 +101,7 @@ def test_a_limit_is_the_silu_of_the_limit_of_gates(limit: float, tmp_path: Path)
     [
         ({"moe_layers_enum": " 1 ,2,3,4,", "mlp_layer_types": None}, [1, 2, 3, 4]),
         ({"moe_layers_enum": [1, 4]}, [1, 4]),
+        ({"moe_layers_enum": "2,99"}, [2]),
         ({"moe_layers_enum": ""}, []),
         ({"moe_layers_enum": None}, [3, 4]),
         ({"mlp_layer_types": ["sparse"] * 4 + ["dense"] * 4}, [0, 1, 2, 3]),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig, Rope
+from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig
 from forearm.model.families.decoder import (
     FamilyInputs,
     activation,
@@ -163,11 +162,8 @@ def _mimo_layers(inputs: FamilyInputs) -> dict[str, Any]:
 
 def step3p5(inputs: FamilyInputs) -> ModelConfig:
     """Step 3.5 Flash, and 3.7 for text alone: more heads in windows, gates of heads, limits of SwiGLU by layer."""
-    inputs = _step_keys(inputs).with_defaults(
-        head_dim=128, num_key_value_heads=8, n_routed_experts=288, num_experts_per_tok=8, moe_intermediate_size=1280,
-        share_expert_dim=1280, rms_norm_eps=1e-5,
-    )  # fmt: skip
-    keys = inputs.keys
+    inputs = _step_keys(inputs)
+    keys, few, dim = inputs.keys, *(inputs.keys.integer(key) for key in ("num_key_value_heads", "head_dim"))
     keys.only(use_head_wise_attn_gate=True, use_qk_norm=True, att_impl_type="GQA", zero_centered=True, sink=False)
     keys.only(moe_router_activation="sigmoid", use_moe_router_bias=True, norm_expert_weight=True, use_rope_layers=[])
     keys.only(hidden_act="silu", yarn_only_types=[FULL])
@@ -178,23 +174,27 @@ def step3p5(inputs: FamilyInputs) -> ModelConfig:
     kinds, window = layer_types(keys, [FULL] * inputs.layers), keys.optional_integer("sliding_window") or 0
     if window < 1 and SLIDING in kinds:
         raise keys.wrong("sliding_window", "at least 1: some layers have a window")
-    slides, beside = Attention(1, window=window, heads=_step_heads(keys, kinds)), keys.integer("share_expert_dim")
-    if not 1 <= beside <= 1 << 20:
-        raise keys.wrong("share_expert_dim", f"1 to {1 << 20}")
-    experts = routed(
-        inputs, "n_routed_experts", "moe_intermediate_size", renormalized=True, **CORRECTED,
-        scale=keys.positive("moe_router_scaling_factor", 1.0), shared=FeedForward(beside),
-    )  # fmt: skip
+    other = keys.object("attention_other_setting") or Keys({}, keys.source)
+    other.only(attention_type=SLIDING, num_attention_groups=few, head_dim=dim, true_head_dim=dim)
+    heads = other.integer("num_attention_heads", keys.integer("num_attention_heads"))
+    heads = keys.integer("num_sliding_attention_heads", heads)
+    if not 0 < heads <= 4096 or heads % few:
+        told = keys.with_values(num_sliding_attention_heads=heads)
+        raise told.wrong("num_sliding_attention_heads", f"a multiple of num_key_value_heads ({few}), at most 4096")
+    listed = {str(i): {"num_attention_heads": heads} for i, kind in enumerate(kinds) if kind == SLIDING}
+    given = keys.object("per_layer_config")  # transformers' numbers of layers begin with zeros
+    if given and {i.lstrip("0") or "0": own for i, own in given.values.items()} != listed:
+        raise keys.wrong("per_layer_config", f"absent, or say that layers with a window have {heads} heads")
     return decoder(
         inputs,
-        mixers=[slides if kind == SLIDING else Attention(0) for kind in kinds],
-        ropes=_step_ropes(inputs, kinds),
-        feed_forwards=_step_halves(inputs, experts),
+        mixers=[Attention(1, window=window, heads=heads) if kind == SLIDING else Attention(0) for kind in kinds],
+        ropes=ropes_by_layer_type(inputs, full=("rope_theta", 1e4), sliding=("rope_theta", 1e4), partial=True),
+        feed_forwards=_step_halves(inputs),
         qk_norm="head",
         norm_plus_one=True,
         attention_gate="sigmoid",
         head_gates=True,
-        attention_scale=keys.positive("query_pre_attn_scalar", keys.integer("head_dim")) ** -0.5,
+        attention_scale=keys.positive("query_pre_attn_scalar", dim) ** -0.5,
         names=_STEP_NAMES,
     )
 
@@ -216,7 +216,7 @@ _STEP_NAMES = {
 
 
 def _step_keys(inputs: FamilyInputs) -> FamilyInputs:
-    """Return config.json under transformers' names; published lists go on with layers that predict further tokens."""
+    """Return config.json as transformers writes it; published lists go on with layers that predict further tokens."""
     keys, layers = inputs.keys, inputs.layers
     found: dict[str, Any] = {}
     for old, new in _STEP_KEYS.items():
@@ -224,79 +224,54 @@ def _step_keys(inputs: FamilyInputs) -> FamilyInputs:
         if value is not None and known not in (None, value):
             raise keys.wrong(old, f"{known}, as {new}")
         found |= {} if value is None else {new: value}
-    whole = layers + keys.integer("num_nextn_predict_layers", 0)
     lists = {key: keys.get(key) for key in _STEP_LISTS}
+    whole = layers + keys.integer("num_nextn_predict_layers", 0)
     found |= {key: each[:layers] for key, each in lists.items() if isinstance(each, list) and len(each) == whole}
-    sparse = keys.get("moe_layers_enum")
-    if isinstance(sparse, str):
-        numbers = [one.strip() for one in sparse.split(",") if one.strip()]
-        sparse = [int(one) if one.isdecimal() and len(one) < 9 else one for one in numbers]
-    if sparse is not None and not (isinstance(sparse, list) and all(type(one) is int for one in sparse)):
-        raise keys.wrong("moe_layers_enum", "numbers of layers, with commas between them")
-    if sparse is not None and lists["mlp_layer_types"] is None:
-        found["mlp_layer_types"] = ["sparse" if i in sparse else "dense" for i in range(layers)]
-    return replace(inputs, keys=keys.with_values(**found))
-
-
-def _step_heads(keys: Keys, kinds: Sequence[str]) -> int:
-    """Return the number of heads of layers with a window. Raises: ConfigError if these differ in something else."""
-    few, dim = keys.integer("num_key_value_heads"), keys.integer("head_dim")
-    other = keys.object("attention_other_setting") or Keys({}, keys.source)
-    other.only(attention_type=SLIDING, num_attention_groups=few, head_dim=dim, true_head_dim=dim)
-    heads = other.integer("num_attention_heads", keys.integer("num_attention_heads"))
-    heads = keys.integer("num_sliding_attention_heads", heads)
-    if not 0 < heads <= 4096 or heads % few:
-        keys = keys.with_values(num_sliding_attention_heads=heads)
-        raise keys.wrong("num_sliding_attention_heads", f"a multiple of num_key_value_heads ({few}), at most 4096")
-    listed = {str(i): {"num_attention_heads": heads} for i, kind in enumerate(kinds) if kind == SLIDING}
-    given = (keys.object("per_layer_config") or Keys({}, keys.source)).values  # transformers' numbers begin with zeros
-    if given and {number.lstrip("0") or "0": one for number, one in given.items()} != listed:
-        raise keys.wrong("per_layer_config", f"absent, or say that layers with a window have {heads} heads")
-    return heads
-
-
-def _step_ropes(inputs: FamilyInputs, kinds: Sequence[str]) -> tuple[Rope, Rope]:
-    """Return the angles of both kinds of layers, of which published files list base and rotated share by layer."""
-    keys = inputs.keys
-    empty = Keys({}, keys.source)
-    by_kind: dict[str, Any] = (keys.object("rope_parameters") or empty).values
-    if not all(isinstance(by_kind.get(kind), dict) for kind in kinds):
-        by_kind = {FULL: {}, SLIDING: {}}
+    if (sparse := keys.get("moe_layers_enum")) is not None:
+        numbers = {str(one).strip() for one in (sparse if isinstance(sparse, list) else str(sparse).split(","))} - {""}
+        if not all(one.isdecimal() for one in numbers):
+            raise keys.wrong("moe_layers_enum", "numbers of layers, with commas between them")
+        kinds = ["sparse" if str(i) in numbers else "dense" for i in range(layers)]
+        found |= {"mlp_layer_types": kinds} if lists["mlp_layer_types"] is None else {}
+    keys = keys.with_values(**found).with_defaults(
+        head_dim=128, num_key_value_heads=8, n_routed_experts=288, num_experts_per_tok=8, moe_intermediate_size=1280,
+        share_expert_dim=1280, rms_norm_eps=1e-5,
+    )  # fmt: skip
+    kinds, empty = list(layer_types(keys, [FULL] * layers)), Keys({}, keys.source)
+    angles: dict[str, Any] = (keys.object("rope_parameters") or empty).values
+    if not all(isinstance(angles.get(kind), dict) for kind in kinds):
+        angles = {FULL: {}, SLIDING: {}}
         for key, name, default in _STEP_ANGLES:
             listed = isinstance(keys.get(key), list)
-            each = keys.numbers(key, len(kinds)) if listed else [keys.number(key, default)] * len(kinds)
+            each = keys.numbers(key, layers) if listed else [keys.number(key, default)] * layers
             if len(set(zip(kinds, each, strict=True))) != len(set(kinds)):
                 raise keys.wrong(key, "of equal numbers for layers of the same kind")
             for kind, value in zip(kinds, each, strict=True):
-                by_kind[kind][name] = value
-        by_kind[FULL] |= (keys.object("rope_scaling") or empty).values
-    inputs = replace(inputs, keys=keys.with_values(rope_theta=None, rope_scaling=None, rope_parameters=by_kind))
-    return ropes_by_layer_type(inputs, full=("rope_theta", 1e4), sliding=("rope_theta", 1e4), partial=True)
+                angles[kind][name] = value
+        angles[FULL] |= (keys.object("rope_scaling") or empty).values
+    return replace(inputs, keys=keys.with_values(rope_theta=None, rope_scaling=None, rope_parameters=angles))
 
 
-def _step_halves(inputs: FamilyInputs, experts: Experts) -> list[FeedForward | Experts]:
-    """Return the feed-forwards with their limits; dense layers have those of shared experts."""
-    halves = listed_layers(inputs, experts, dense=3)
-    limits = zip(*(_step_limits(inputs, key) for key in ("swiglu_limits", "swiglu_limits_shared")), strict=True)
-    found: list[FeedForward | Experts] = []
-    for half, (most, most_beside) in zip(halves, limits, strict=True):
-        if isinstance(half, FeedForward):
-            found.append(_limited(half, most_beside))
-        else:
-            beside = half.shared and _limited(half.shared, most_beside)
-            found.append(_limited(replace(half, shared=beside), most))
-    return found
-
-
-def _step_limits(inputs: FamilyInputs, key: str) -> list[float]:
-    """Return the most of each layer's activated gates, and of the size of what these multiply; 0: there is none."""
-    keys, layers = inputs.keys, inputs.layers
-    each = keys.get(key) or [0.0] * layers
-    if isinstance(each, list):
-        keys = keys.with_values(**{key: [0.0 if one is None else one for one in each]})
-    if min(limits := keys.numbers(key, layers)) < 0:
-        raise keys.wrong(key, "of numbers that are at least 0, which stands for no limit")
-    return limits
+def _step_halves(inputs: FamilyInputs) -> list[FeedForward | Experts]:
+    """Return the feed-forwards with their limits, 0 or null for none; dense ones have those of shared experts."""
+    keys, limits = inputs.keys, list[list[float]]()
+    for key in ("swiglu_limits", "swiglu_limits_shared"):
+        each = keys.get(key) or [0.0] * inputs.layers
+        each = [0.0 if one is None else one for one in each] if isinstance(each, list) else each
+        limits.append(keys.with_values(**{key: each}).numbers(key, inputs.layers))
+        if min(limits[-1]) < 0:
+            raise keys.wrong(key, "of numbers that are at least 0, which stands for no limit")
+    beside = FeedForward(keys.integer("share_expert_dim"))
+    experts = routed(
+        inputs, "n_routed_experts", "moe_intermediate_size", renormalized=True, **CORRECTED,
+        scale=keys.positive("moe_router_scaling_factor", 1.0),
+    )  # fmt: skip
+    return [
+        _limited(half, most_beside)
+        if isinstance(half, FeedForward)
+        else _limited(replace(half, shared=_limited(beside, most_beside)), most)
+        for half, most, most_beside in zip(listed_layers(inputs, experts, dense=3), *limits, strict=True)
+    ]
 
 
 _Half = TypeVar("_Half", FeedForward, Experts)

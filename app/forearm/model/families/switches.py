@@ -201,6 +201,7 @@ BOUNDS = {
     "max_position_embeddings": MOST_POSITIONS, "original_max_position_embeddings": MOST_POSITIONS,
     "sliding_window": (1 << 31) - 1, "local_attention": MOST_POSITIONS, "attention_chunk_size": (1 << 31) - 1,
     "floor_scale": MOST_POSITIONS, "type_vocab_size": 1 << 10, "moe_intermediate_size": 1 << 20,
+    "share_expert_dim": 1 << 20, "num_attention_groups": 1 << 12,  # Step 3.5's names
     "dim": 1 << 20, "hidden_dim": 1 << 20, "n_heads": 1 << 12, "n_layers": 1 << 10,  # DistilBERT's names
     "d_model": 1 << 20, "d_ff": 1 << 20, "d_kv": 1 << 12, "num_layers": 1 << 10,  # T5's names
     "n_embd": 1 << 20, "n_inner": 1 << 20, "n_head": 1 << 12, "n_layer": 1 << 10,  # GPT-2's names

@@ -45,7 +45,8 @@ def laguna(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
         raise metadata.wrong("expert_weights_norm", "true")
     _windows(metadata, values, full_first=True)
     _angles(metadata, values)
-    _leading_dense(metadata, values)
+    dense = values["first_k_dense_replace"]
+    values["mlp_layer_types"] = ["dense" if i < dense else "sparse" for i in range(values["num_hidden_layers"])]
     heads = metadata.each("attention.head_count", values["num_hidden_layers"])
     values |= {
         "num_attention_heads_per_layer": heads, "moe_routed_scaling_factor": values["routed_scaling_factor"],
@@ -162,6 +163,9 @@ def deepseek4(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     if metadata.integer("expert_gating_func", _SQRT_SOFTPLUS) != _SQRT_SOFTPLUS:
         raise metadata.wrong("expert_gating_func", f"{_SQRT_SOFTPLUS} (square root of softplus)")
     layers = values["num_hidden_layers"]
+    limits = {one for of in ("exp", "shexp") for one in _limits(metadata, f"swiglu_clamp_{of}", layers) or ()}
+    if len(limits) != 1 or not all(isinstance(one, float) and one > 0 for one in limits):
+        raise metadata.wrong("swiglu_clamp_exp", "a list of one number, more than 0, for each layer")
     values.get("rope_scaling", {}).pop("attention_factor", None)
     sizes = {
         "q_lora_rank": "attention.q_lora_rank", "o_groups": "attention.output_group_count",
@@ -176,29 +180,15 @@ def deepseek4(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
         "compress_rope_theta": metadata.number("attention.compress_rope_freq_base"),
         "hc_eps": metadata.number("hyper_connection.epsilon"), "num_hash_layers": metadata.integer("hash_layer_count"),
         "routed_scaling_factor": metadata.number("expert_weights_scale"),
-        "norm_topk_prob": metadata.flag("expert_weights_norm", False), "swiglu_limit": _limit(metadata, layers),
+        "norm_topk_prob": metadata.flag("expert_weights_norm", False), "swiglu_limit": limits.pop(),
     }  # fmt: skip
     return None
-
-
-def _limit(metadata: GgufMetadata, layers: int) -> float:
-    """Return the most of a gate, which is the same in all layers and in the shared expert."""
-    found = {one for key in ("swiglu_clamp_exp", "swiglu_clamp_shexp") for one in _limits(metadata, key, layers) or ()}
-    if len(found) != 1 or not all(isinstance(one, float) and one > 0 for one in found):
-        raise metadata.wrong("swiglu_clamp_exp", "a list of one number, more than 0, for each layer")
-    return float(found.pop())
 
 
 def _limits(metadata: GgufMetadata, key: str, layers: int) -> list[Any] | None:
     """Return a limit for each of the first layers, of a list or the same for all; None: the file has none."""
     value = metadata.keys.get(f"{metadata.architecture}.{key}")
     return value[:layers] if isinstance(value, list) else None if value is None else [value] * layers
-
-
-def _leading_dense(metadata: GgufMetadata, values: dict[str, Any]) -> None:
-    """Add which layers have experts: those behind the first ones."""
-    dense = values["first_k_dense_replace"]
-    values["mlp_layer_types"] = ["dense" if i < dense else "sparse" for i in range(values["num_hidden_layers"])]
 
 
 def _windows(metadata: GgufMetadata, values: dict[str, Any], *, full_first: bool = False) -> None:
