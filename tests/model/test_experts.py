@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
@@ -264,19 +265,25 @@ def test_llama_4_reads_one_tensor_an_expert_as_quantized_checkpoints_have_them(t
         assert same(got.step(case.tokens()[:33]), wanted.step(case.tokens()[:33])), quantization
 
 
-def test_step_3_5_reads_one_tensor_an_expert_as_quantized_checkpoints_have_them(tmp_path: Path) -> None:
+def test_step_3_5_alone_reads_one_tensor_an_expert_and_leaves_layers_that_predict(tmp_path: Path) -> None:
+    """Quantized checkpoints have a tensor an expert; transformers has no class for the text model alone."""
     case = next(case for case in CASES if case.name == "step3p7")
-    joint, single = tmp_path / "joint", tmp_path / "single"
-    make(case, joint)
-    tensors = load_file(joint / "model.safetensors")
+    inside, alone = tmp_path / "inside", tmp_path / "alone"
+    make(case, inside)
+    stored = load_file(inside / "model.safetensors")
+    tensors = {name: values for name, values in stored.items() if name.startswith(("model.", "lm_head."))}
     for name in [name for name in tensors if ".moe." in name and "_proj." in name]:
         of_layer, part = name.split(".moe.")
         parts = enumerate(tensors.pop(name))
         tensors |= {f"{of_layer}.moe.experts.{i}.{part}": np.ascontiguousarray(one) for i, one in parts}
-    copytree(joint, single)
-    save_file(tensors, single / "model.safetensors", {"format": "pt"})
+    for name in ("input_layernorm", "enorm", "transformer.shared_head.norm"):
+        tensors[f"model.layers.5.{name}.weight"] = np.ones(72, np.float32)
+    alone.mkdir()
+    save_file(tensors, alone / "model.safetensors", {"format": "pt"})
+    text = json.loads((inside / "config.json").read_text())["text_config"]
+    (alone / "config.json").write_text(json.dumps(text | {"architectures": ["Step3p5ForCausalLM"]}))
 
-    wanted, got = (Stepper(Run(str(at), [], 45)) for at in (joint, single))
+    wanted, got = (Stepper(Run(str(at), [], 45)) for at in (inside, alone))
 
     assert same(got.step(case.tokens()[:33]), wanted.step(case.tokens()[:33]))
 

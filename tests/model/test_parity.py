@@ -158,9 +158,9 @@ def test_every_family_has_a_case() -> None:
     from forearm.model.families.own_code.families import OWN_CODE
 
     covered: Iterator[str] = (case.make_config().model_type for case in CASES)
-    # multimodal wrappers and kimi_k2, which test_text_parts.py tests, mistral4 (inside mistral3), other text parts;
-    # a GPT-SW3 calls itself gpt2
-    others = {"gemma3", "gemma3n", "glm4v_text", "kimi_k2", "mistral4", "qwen2_5_omni", "qwen3_omni_moe"}
+    # multimodal wrappers and kimi_k2, which test_text_parts.py tests, mistral4 (inside mistral3), step3p5 (inside
+    # step3p7), other text parts; a GPT-SW3 calls itself gpt2
+    others = {"gemma3", "gemma3n", "glm4v_text", "kimi_k2", "mistral4", "qwen2_5_omni", "qwen3_omni_moe", "step3p5"}
     others |= {"emu3_text_model", "gpt-sw3", "mllama_text_model"}
     others |= OWN_CODE.keys()  # which transformers has no classes of: test_own_code.py
     assert set(FAMILIES) - set(covered) == others
