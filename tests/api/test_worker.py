@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import socket
 import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 import uvicorn
+from gunicorn.config import Config  # type: ignore[import-untyped]
 from starlette.types import Receive, Scope, Send
 from tests.api.server import wait_until
 
 from forearm.api.http.protocol import Protocol
+from forearm.api.worker import worker
+from forearm.api.worker.worker import Heartbeat
 
 # The child gets its signal before its first line, the earliest possible moment.
 MASTER = """
@@ -36,6 +42,42 @@ def test_a_worker_told_to_end_before_it_minds_signals_ends() -> None:
     master = subprocess.run([sys.executable, "-c", MASTER], check=True, capture_output=True, text=True)
 
     assert master.stdout == "-15 set()\n"
+
+
+def beat_before(heartbeat: Heartbeat, ago_s: float) -> None:
+    """Make the worker's last heartbeat older."""
+    then = time.monotonic() - ago_s
+    os.utime(heartbeat.fileno(), (then, then))
+
+
+@pytest.fixture
+def heartbeat() -> Iterator[Heartbeat]:
+    """Yield the heartbeat of a new worker."""
+    with contextlib.closing(Heartbeat(Config())) as made:
+        yield made
+
+
+def test_a_worker_without_heartbeats_is_silent_for_as_long_as_its_master_watched(heartbeat: Heartbeat) -> None:
+    beat_before(heartbeat, 61)
+    started = time.monotonic()
+
+    for _ in range(12):
+        silent_s = time.monotonic() - heartbeat.last_update()
+        time.sleep(0.1)
+
+    assert silent_s >= time.monotonic() - started - 0.2
+
+
+def test_a_pause_of_the_master_and_its_workers_is_no_silence(
+    heartbeat: Heartbeat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "LONGEST_LOOK_S", 0.2)
+    heartbeat.last_update()
+
+    time.sleep(0.3)
+    beat_before(heartbeat, 61)
+
+    assert time.monotonic() - heartbeat.last_update() < 30
 
 
 class Answers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -138,3 +139,14 @@ def test_a_stopped_master_of_the_workers_is_replaced(tmp_path: Path) -> None:
         wait_until(lambda: gone(stopped))
         wait_until(lambda: answers(served) and served.connections() > 0, say=served.log.read_text)
         assert served.chat(max_tokens=3).status_code == 200
+
+
+def test_a_workers_heartbeats_come_every_few_seconds_whatever_the_clock_on_the_wall_says(tmp_path: Path) -> None:
+    with serve(tmp_path) as served:
+        files = Path(f"/proc/{served.workers()[0].pid}/fd")
+        beating = next(one for one in files.iterdir() if "wgunicorn-" in str(one.readlink()))
+        seen = beating.stat().st_mtime
+
+        wait_until(lambda: beating.stat().st_mtime > seen, 20)  # by uvicorn's clock they would come after 30 s
+
+        assert abs(beating.stat().st_mtime - time.monotonic()) < 20

@@ -9,11 +9,13 @@ import os
 import signal
 import ssl
 import sys
+import time
 from pathlib import Path
 from typing import Any, ClassVar
 
 from gunicorn.arbiter import Arbiter  # type: ignore[import-untyped]
 from gunicorn.glogging import Logger  # type: ignore[import-untyped]
+from gunicorn.workers.workertmp import WorkerTmp  # type: ignore[import-untyped]
 from uvicorn import Server
 from uvicorn_worker import UvicornWorker  # type: ignore[import-untyped]
 
@@ -26,6 +28,9 @@ _CHECK_S = 10.0  # between checks of the files of --enable-ssl-refresh: certific
 
 # The time to answer open requests with an error when the drain time is over; then gunicorn kills the worker.
 FINAL_ANSWERS_S = 2
+# Between heartbeats of a worker, and the longest time without a look at them (gunicorn's master looks every second) for
+# which the master itself is not taken to have been paused: both far below gunicorn_conf.timeout.
+BEAT_S, LONGEST_LOOK_S = 5.0, 10.0
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 
 log = logging.getLogger(__name__)
@@ -76,6 +81,26 @@ class DrainingServer(Server):
             await asyncio.wait(tasks, timeout=FINAL_ANSWERS_S / 4)
 
 
+class Heartbeat(WorkerTmp):  # type: ignore[misc]
+    """The time of a worker's last heartbeat, which is not older than the end of the master's last pause.
+
+    Whatever pauses the master (`docker pause`, a snapshot of the machine, a swapped or starved container) pauses its
+    workers: gunicorn would take all of them for hanging, and kill them with their streams, once they run again.
+    """
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__(cfg)
+        self._looked_at = self._resumed_at = time.monotonic()
+
+    def last_update(self) -> float:
+        """Return when the worker was last known to run, on the monotonic clock: the master asks for it."""
+        now = time.monotonic()
+        if now - self._looked_at > LONGEST_LOOK_S:
+            self._resumed_at = now
+        self._looked_at = now
+        return max(float(super().last_update()), self._resumed_at)
+
+
 class Worker(UvicornWorker):  # type: ignore[misc]
     """A worker that on SIGTERM accepts no new connections and lets open requests finish, as long as DrainingServer
     allows.
@@ -91,9 +116,12 @@ class Worker(UvicornWorker):  # type: ignore[misc]
         "access_log": False,
     }
     ssl_refresh: ClassVar[bool] = False
+    tmp: WorkerTmp
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.tmp.close()
+        self.tmp = Heartbeat(self.cfg)
         logging.getLogger("uvicorn.error").propagate = True
 
     def init_signals(self) -> None:
@@ -103,7 +131,9 @@ class Worker(UvicornWorker):  # type: ignore[misc]
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
 
     async def _serve(self) -> None:
-        refreshing = asyncio.create_task(self._refresh_ssl()) if self.ssl_refresh else None
+        beside = [asyncio.create_task(self._beat())]
+        if self.ssl_refresh:
+            beside.append(asyncio.create_task(self._refresh_ssl()))
         self.config.app = self.wsgi
         server = DrainingServer(self)
         # uvicorn-worker's own handler only reaches gunicorn's part, and the worker would never end.
@@ -111,10 +141,17 @@ class Worker(UvicornWorker):  # type: ignore[misc]
         try:
             await server.serve(sockets=self.sockets)
         finally:
-            if refreshing is not None:
-                refreshing.cancel()
+            for task in beside:
+                task.cancel()
         if not server.started:
             sys.exit(Arbiter.WORKER_BOOT_ERROR)
+
+    async def _beat(self) -> None:
+        """Tell the master that the event loop runs. uvicorn does so by the clock on the wall, which may be set back."""
+        while True:
+            with contextlib.suppress(OSError):  # the next one may succeed, and the master waits for several
+                self.notify()
+            await asyncio.sleep(BEAT_S)
 
     async def _refresh_ssl(self) -> None:
         """Use a changed certificate for new connections; a file that cannot be read changes nothing."""
