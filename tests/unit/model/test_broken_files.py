@@ -80,6 +80,13 @@ def test_an_index_names_files_of_its_folder_alone(tmp_path: Path, name: Any) -> 
         open_checkpoint(folder)
 
 
+def test_a_folder_without_a_model_is_said_to_have_none_whatever_links_it_has(tmp_path: Path) -> None:
+    (tmp_path / "os-release").symlink_to("/usr/lib/os-release")
+
+    with pytest.raises(ConfigError, match=r"has neither config.json nor a .gguf file; give the folder that has them"):
+        find_model(str(tmp_path))
+
+
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors", "1_Pooling/config.json"])
 def test_a_link_that_leaves_the_folder_is_refused(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "model"

@@ -97,9 +97,14 @@ def local_model(model: str, kind: str = "model") -> Path | None:
     try:
         path = Path(model).expanduser()
         is_there, is_folder = path.exists(), path.is_dir()
+        inside = list(path.iterdir()) if is_folder else []
     except (OSError, RuntimeError) as problem:  # no right to look there, a name too long, ~ of an unknown user
         raise ConfigError(f"{kind} {model[:200]!r}: {getattr(problem, 'strerror', problem)}") from None
     if is_folder:
+        if kind == "model" and not any(one.name == "config.json" or one.suffix == ".gguf" for one in inside):
+            raise ConfigError(
+                f"{kind} {model!r} has neither config.json nor a .gguf file; give the folder that has them"
+            )
         folder = _closed(path.resolve())
         files = [] if any(folder.glob("*.safetensors")) else sorted(folder.glob("*.gguf"))
         first = [file for file in files if "-of-" not in file.name or "-00001-of-" in file.name]  # part of a split file
