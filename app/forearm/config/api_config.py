@@ -42,7 +42,9 @@ class ApiConfig(Common):
     """Settings of gunicorn and its workers, the HTTP side."""
 
     host: str = setting("", "address to listen on; absent: all addresses", flag="--host")
-    port: int = setting(8000, "port to listen on", flag="--port", parse=whole(0, 65535))
+    port: int = setting(
+        8000, "port to listen on; 0: any that is free, which the log names", flag="--port", parse=whole(0, 65535)
+    )
     uds: str = setting("", "Unix socket to listen on instead of host and port", flag="--uds")
     root_path: str = setting("", "path under which a proxy publishes this server", flag="--root-path", parse=url_path)
     workers: int | None = setting(

@@ -105,7 +105,7 @@ class EngineConfig(Common):
         parse=json_object,
     )
     rope_theta: float | None = setting(
-        None, "base of the rotary embedding, in place of config.json's", flag="--rope-theta", parse=number(1)
+        None, "base of the rotary embedding, in place of config.json's", flag="--rope-theta", parse=number(1, 1e15)
     )
     allow_long_max_model_len: bool = setting(
         False, "1 allows --max-model-len beyond the model's context", env="VLLM_ALLOW_LONG_MAX_MODEL_LEN"

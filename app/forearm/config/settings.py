@@ -15,6 +15,8 @@ from forearm.errors import ConfigError
 Parse = Callable[[str], Any]
 Config = TypeVar("Config")
 _KEY = "setting"
+_MOST = 10**9  # of a number without a bound of its own: 32 years of seconds, which every clock and timer can count
+_MOST_WHOLE = (1 << 63) - 1  # C++ and SQLite read it
 PROFILER_FOLDER, _COUNTS = "torch_profiler_dir", ("delay_iterations", "max_iterations")  # of --profiler-config
 
 
@@ -108,6 +110,8 @@ def number(low: float, high: float = float("inf")) -> Parse:
             raise ValueError(f"write a number, {bounds(low, high)}") from None
         if not low <= parsed <= high:
             raise ValueError(f"it must be {bounds(low, high)}")
+        if high == float("inf") and parsed > _MOST:
+            raise ValueError(f"it must be at most {_MOST}")
         return parsed
 
     return read
@@ -120,6 +124,8 @@ def whole(low: int, high: int | None = None) -> Parse:
         parsed = human_whole(value)
         if parsed < low or (high is not None and parsed > high):
             raise ValueError(f"it must be {bounds(low, high if high is not None else float('inf'))}")
+        if parsed > _MOST_WHOLE:
+            raise ValueError(f"it must be at most {_MOST_WHOLE}")
         return parsed
 
     return read
@@ -127,7 +133,7 @@ def whole(low: int, high: int | None = None) -> Parse:
 
 def bounds(low: float, high: float) -> str:
     """Describe a range in words."""
-    return f"at least {low:g}" if high == float("inf") else f"from {low:g} to {high:g}"
+    return f"at least {low:.10g}" if high == float("inf") else f"from {low:.10g} to {high:.10g}"
 
 
 _THOUSANDS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
