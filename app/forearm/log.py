@@ -20,6 +20,7 @@ from queue import Full, Queue
 from typing import Any
 
 from forearm.config.common import LOG_LEVELS, Common
+from forearm.errors import ConfigError
 
 QUIET = ("httpx", "httpcore", "urllib3", "filelock", "asyncio", "transformers", "huggingface_hub", "opentelemetry")
 MOST_WAITING = 2_000  # lines
@@ -31,11 +32,12 @@ def set_up(config: Common, process: str) -> None:
     """Send the logs of this process to standard error; `process` (serve, engine, api) stands in every line.
 
     VLLM_CONFIGURE_LOGGING=0 leaves logging as it is; VLLM_LOGGING_CONFIG_PATH replaces all of this.
+    Raises: ConfigError naming that file.
     """
     if not config.configure_logging:
         return
     if config.logging_config_path:
-        logging.config.dictConfig(json.loads(Path(config.logging_config_path).read_text()))
+        configure(config.logging_config_path)
         return
     stderr = QueuedLines()
     stderr.setFormatter(
@@ -43,6 +45,23 @@ def set_up(config: Common, process: str) -> None:
     )
     logging.basicConfig(level=config.logging_level, handlers=[stderr], force=True)
     set_level(config.logging_level)
+
+
+def configure(path: str) -> None:
+    """Configure Python's logging by a file of JSON for `logging.config.dictConfig`.
+
+    Raises: ConfigError naming the file and what is wrong with it.
+    """
+    try:
+        given = json.loads(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(given, dict):
+            raise ValueError("it is no JSON object")
+        logging.config.dictConfig(given)
+    except (OSError, ValueError, TypeError, AttributeError, ImportError) as error:
+        said = error.strerror if isinstance(error, OSError) else error.__cause__ or error
+        raise ConfigError(
+            f"--log-config-file {path}: {said}; write JSON for Python's logging.config.dictConfig"
+        ) from None
 
 
 def set_level(level: str) -> None:

@@ -16,7 +16,9 @@ import pytest
 
 from forearm.child_process import Child
 from forearm.config import configs
+from forearm.config.serve_config import ServeConfig
 from forearm.errors import ConfigError
+from forearm.log import set_up
 from forearm.supervisor import supervisor
 from forearm.supervisor.first_process import FirstProcess, first_process, started_early
 from forearm.supervisor.run_folder import RunFolder
@@ -375,3 +377,23 @@ def test_a_start_imports_nothing_that_a_first_answer_does_not_use(program: str, 
     program += f"\nimport sys\nprint([name for name in {unused} if name in sys.modules])"
 
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "No such file or directory"),
+        ("{", "Expecting property name"),
+        ("[]", "it is no JSON object"),
+        ("{}", "dictionary doesn't specify a version"),
+        ('{"version": 1, "handlers": {"file": {"class": "nowhere.Handler"}}}', "No module named 'nowhere'"),
+        ('{"version": 1, "root": {"handlers": ["absent"]}}', "Unable to add handler 'absent'"),
+    ],
+)
+def test_a_file_that_configures_no_log_is_named(tmp_path: Path, content: str | None, said: str) -> None:
+    file = tmp_path / "log.json"
+    if content is not None:
+        file.write_text(content)
+
+    with pytest.raises(ConfigError, match=f"--log-config-file {file}: .*{said}"):
+        set_up(ServeConfig(logging_config_path=str(file)), "serve")
