@@ -15,6 +15,7 @@ from forearm.cli.health import address, ask
 from forearm.config.flags import CommandParser
 from forearm.config.settings import hub_id
 from forearm.errors import ConfigError, ForearmError
+from forearm.supervisor.addresses import url
 from forearm.supervisor.run_folder import open_run_folders
 
 _STOP_S = 60.0  # a server drains for --shutdown-timeout, 30 s by default
@@ -47,10 +48,9 @@ def running_servers() -> list[RunningServer]:
         with contextlib.suppress(OSError, ValueError, KeyError, StopIteration):  # it starts or ends just now
             api = json.loads((folder / "api.json").read_text())
             engine = json.loads(next(folder.glob("engine*.json")).read_text())
-            host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(api["host"], api["host"])
-            scheme = "https" if api["ssl_certfile"] else "http"
-            url = f"unix:{api['uds']}" if api["uds"] else f"{scheme}://{host}:{api['port']}"
-            found.append(RunningServer(pid, engine["name"], api["model_folder"], url, folder))
+            host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(api["host"], api["host"])
+            at = f"unix:{api['uds']}" if api["uds"] else url(host, api["port"], https=bool(api["ssl_certfile"]))
+            found.append(RunningServer(pid, engine["name"], api["model_folder"], at, folder))
     return sorted(found, key=lambda server: server.pid)
 
 

@@ -28,7 +28,7 @@ from forearm.engine.host.placement import in_gib
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.headers import find_headers
 from forearm.model.checkpoint.hub import local_model
-from forearm.supervisor.addresses import held_address, unprotected
+from forearm.supervisor.addresses import held_address, unprotected, url
 
 ALLOCATORS = ("tcmalloc", "jemalloc", "mimalloc")
 WAIT_S = 3.0
@@ -93,22 +93,21 @@ def address(host: CheckedHost) -> Iterator[Finding]:
 
 def running(api: ApiConfig) -> Finding | None:
     """Return the state of the forearm server at an address; None if none answers."""
-    scheme = "https" if api.ssl_certfile else "http"
-    host = "127.0.0.1" if api.host in ("", "0.0.0.0") else api.host
-    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{api.port}"
-    version = _get(f"{url}/version")
+    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(api.host, api.host)
+    at = url(host, api.port, https=bool(api.ssl_certfile))
+    version = _get(f"{at}/version")
     if version is None or version[0] != 200 or "version" not in version[1]:
         return None
-    ready = _get(f"{url}/readyz")
+    ready = _get(f"{at}/readyz")
     if ready is not None and ready[0] == 200:
-        return Finding("server", "ok", f"{url} is ready, version {version[1]['version']}", "GET /readyz")
+        return Finding("server", "ok", f"{at} is ready, version {version[1]['version']}", "GET /readyz")
     said = "no answer"
     if ready is not None:
         error = ready[1].get("error")
         message = error.get("message", ready[1]) if isinstance(error, dict) else ready[1]
         said = f"{ready[0]}: {str(message)[:200]}"
     remedy = "wait while it loads; else its log says why the engine does not start"
-    return Finding("server", "warning", f"{url} is not ready: {said}", "GET /readyz", remedy)
+    return Finding("server", "warning", f"{at} is not ready: {said}", "GET /readyz", remedy)
 
 
 def _get(url: str) -> tuple[int, dict[str, Any]] | None:

@@ -16,21 +16,24 @@ from pathlib import Path
 from forearm.config.api_config import ApiConfig
 from forearm.errors import ConfigError
 
+LONGEST_UDS = 107  # bytes: sun_path of unix(7) has 108, and the last one is 0
 LEAVING_S = 2.0  # for the port of a killed server, which its children release within moments
 
 
 @contextlib.contextmanager
-def held_address(api: ApiConfig) -> Iterator[None]:
+def held_address(api: ApiConfig) -> Iterator[int]:
     """Check that the address is free, before minutes are spent on loading, and hold the lock of a Unix socket.
 
     The lock is needed as a second server could bind the same path, unnoticed by the first.
 
+    Yields: the port to listen on.
     Raises: ConfigError naming the address.
     """
     if not api.uds:
-        check_port(api)
-        yield
+        yield free_port(api)
         return
+    if len(os.fsencode(api.uds)) > LONGEST_UDS:
+        raise ConfigError(f"--uds {api.uds}: a socket's path has at most {LONGEST_UDS} bytes; choose a shorter one")
     at, lock = Path(api.uds), f"{api.uds}.lock"
     try:
         held = os.open(lock, os.O_CREAT | os.O_RDWR, 0o600)
@@ -45,14 +48,14 @@ def held_address(api: ApiConfig) -> Iterator[None]:
             raise ConfigError(f"--uds {at}: the file exists and is no socket; choose another path")
         if answers(socket.AF_UNIX, str(at)):
             raise ConfigError(f"--uds {at}: another program listens there; choose another path")
-        yield
+        yield api.port
         Path(lock).unlink(missing_ok=True)
     finally:
         os.close(held)
 
 
-def check_port(api: ApiConfig) -> None:
-    """Check that the port is free.
+def free_port(api: ApiConfig) -> int:
+    """Return the port to listen on after checking that it is free: the configured one, or for 0 one that is free.
 
     Raises: ConfigError naming the address.
     """
@@ -63,7 +66,7 @@ def check_port(api: ApiConfig) -> None:
         while True:
             try:
                 probe.bind((api.host, api.port))
-                return
+                return int(probe.getsockname()[1])
             except OSError as error:
                 if error.errno != errno.EADDRINUSE or time.monotonic() > end:
                     raise ConfigError(
@@ -113,6 +116,11 @@ def check_tls(api: ApiConfig) -> None:
     except (OSError, ssl.SSLError) as error:
         said = ", ".join(f"{flag} {file}" for flag, file in given.items() if file)
         raise ConfigError(f"{said}: {error}; give PEM files that belong together, the key without a password") from None
+
+
+def url(host: str, port: int, *, https: bool) -> str:
+    """Return the address of an API for clients: IPv6 addresses are in brackets."""
+    return f"{'https' if https else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def answers(family: socket.AddressFamily, address: object) -> bool:

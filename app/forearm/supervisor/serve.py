@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +48,12 @@ def serve(configs: Configs, notes: Sequence[str], first: FirstProcess, user_fd: 
     for note in notes:
         log.info("%s", note)
     check_tls(configs.api)
-    if warning := unprotected(configs.api):
-        log.warning("%s", warning)
     if (drafting := drafting_asked(configs.engine)) is not None:
         log.info("drafts: %s, at most %d tokens", drafting.method, drafting.tokens)
-    with closing(ServerUsers(user_fd)) as users, held_address(configs.api):
+    with closing(ServerUsers(user_fd)) as users, held_address(configs.api) as port:
+        configs = replace(configs, api=replace(configs.api, port=port))
+        if warning := unprotected(configs.api):
+            log.warning("%s", warning)
         return asyncio.run(users.during(server(configs, first), first.runtime.path))
 
 

@@ -34,7 +34,7 @@ from forearm.engine.host.client_memory import portion
 from forearm.engine.host.instructions import instructions
 from forearm.engine.host.split_engines import EngineShare, allowed, describe, shares
 from forearm.errors import ConfigError
-from forearm.supervisor.addresses import answers
+from forearm.supervisor.addresses import answers, url
 from forearm.supervisor.first_process import API_CONFIG, NO_BLAS, SECRETS
 from forearm.supervisor.run_folder import RunFolder
 from forearm.supervisor.serve import ModelFiles
@@ -265,8 +265,8 @@ async def say_ready(engines: Sequence[Child], api: Child, config: ApiConfig) -> 
     for engine in engines:
         await engine.once_ready.wait()
     await api.once_ready.wait()
-    where = f"unix:{config.uds}" if config.uds else f"http://{config.host or '0.0.0.0'}:{config.port}"
-    log.info("ready after %.1f s: %s", time.monotonic() - started, where)
+    where = url(config.host or "0.0.0.0", config.port, https=bool(config.ssl_certfile))
+    log.info("ready after %.1f s: %s", time.monotonic() - started, f"unix:{config.uds}" if config.uds else where)
 
 
 def in_words(status: int) -> str:
