@@ -173,6 +173,22 @@ def test_a_wrong_key_of_the_file_names_the_one_it_resembles(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match=r"write flags without their dashes as keys"):
         line("--config", str(file))
 
+    file.write_bytes(b"port: \xff")
+    with pytest.raises(ConfigError, match=r"settings.yaml: it is not YAML: 'utf-8' codec can't decode"):
+        line("--config", str(file))
+
+    with pytest.raises(ConfigError, match=rf"--config {tmp_path}: Is a directory; name a YAML file"):
+        line("--config", str(tmp_path))
+
+
+def test_a_key_without_a_value_is_not_given(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("model:\nport: ~\nmax-num-seqs: 4\n")
+
+    read = line("--config", str(file))
+
+    assert (read.configs.api.model, read.configs.api.port, read.configs.engine.max_num_seqs) == ("", 8000, 4)
+
 
 def test_a_file_has_switches_lists_and_objects(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"

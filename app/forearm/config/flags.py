@@ -259,14 +259,18 @@ def read_file(path: Path, notes: list[str]) -> FieldTexts:
     import yaml
 
     try:
-        content = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"--config {path}: {error}") from None
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"--config {path}: {error.strerror}; name a YAML file") from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"--config {path}: it is not YAML: {error}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"--config {path}: write flags without their dashes as keys, for example port: 8080")
     fields = {flag: name for name, setting in configs.SETTINGS.items() for flag in setting.flags}
     objects: dict[str, Any] = {}
     for key, value in content.items():
+        if value is None:
+            continue  # `model:` with nothing after it is not given
         put(objects, str(key).split("."), value)  # a key with points is an object
     texts: FieldTexts = {}
     for key, value in objects.items():
