@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -88,3 +91,38 @@ def test_what_can_t_be_written_is_refused(tmp_path: Path, capsys: pytest.Capture
     assert main(["quantize", "-o", str(tmp_path / "codes")]) == 0
     assert main(["quantize", str(tmp_path / "codes"), "-o", str(tmp_path / "again")]) == 78
     assert "is quantized already (compressed-tensors); name one of floats" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("format", ["int4", "gguf-Q4_0"])
+def test_a_disk_that_is_full_is_told_and_keeps_no_part_of_a_model(format: str, tmp_path: Path) -> None:
+    folder = tmp_path / "codes"
+    most = 100_000  # bytes of one file: less than the weights take
+
+    done = subprocess.run(
+        [sys.executable, "-m", "forearm", "quantize", "-o", str(folder), "--format", format, "--quality-tokens", "0"],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)),
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"forearm quantize: --output {folder}: File too large; nothing is left there"
+    )
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("format", ["int4", "gguf-Q4_0"])
+def test_only_a_new_folder_is_written(format: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, full = tmp_path / "model.gguf", tmp_path / "full"
+    full.mkdir()
+    for one in (file, full / "notes.txt"):
+        one.write_text("kept")
+
+    assert main(["quantize", "-o", str(file), "--format", format]) == 78
+    assert f"--output {file}: it is a file; name a new folder" in capsys.readouterr().err
+    assert main(["quantize", "-o", str(full), "--format", format]) == 78
+    assert f"{full} has files; name a new folder" in capsys.readouterr().err
+    assert main(["quantize", "-o", "/proc/model", "--format", format]) == 1
+    assert "--output /proc/model: No such file or directory; nothing is left there" in capsys.readouterr().err
+    assert (file.read_text(), (full / "notes.txt").read_text()) == ("kept", "kept")

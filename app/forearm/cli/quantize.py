@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from forearm.config.flags import CommandParser
 from forearm.config.number_formats import AT_LOAD, INTEGERS
-from forearm.errors import ConfigError
+from forearm.errors import ConfigError, ForearmError
 from forearm.model.checkpoint.calibration import Team
 from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.checkpoint.hub import find_model
@@ -59,7 +60,8 @@ def run(argv: Sequence[str]) -> int:
         raise ConfigError(f"--quality-tokens {given.quality_tokens}: it must be 0 or at least 2")
     threads = given.threads or len(os.sched_getaffinity(0))
     place = find_model(given.model)
-    written = (_write_gguf if given.format.startswith(_GGUF) else _write_codes)(given, place, threads)
+    with _new_folder(given.output):
+        written = (_write_gguf if given.format.startswith(_GGUF) else _write_codes)(given, place, threads)
     if given.quality_tokens:
         try:
             report = measured_quality(place, written, given.quality_tokens, threads)
@@ -70,6 +72,29 @@ def run(argv: Sequence[str]) -> int:
             print(report.text)
     print(f"{given.output}: {sum(file.stat().st_size for file in given.output.iterdir()) / 2**20:.0f} MiB")
     return 0
+
+
+@contextlib.contextmanager
+def _new_folder(folder: Path) -> Iterator[None]:
+    """Leave nothing in the folder if the writing within fails: a part of a checkpoint could be taken for a whole one.
+
+    Raises: ConfigError if the folder can't be a new one; ForearmError if it can't be written, as on a full disk.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if not folder.is_dir() and folder.lstat():
+            raise ConfigError(f"--output {folder}: it is a file; name a new folder")
+        if any(folder.iterdir()):
+            raise ConfigError(f"{folder} has files; name a new folder")
+    was_there = folder.exists()
+    try:
+        yield
+    except BaseException as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if was_there:
+            folder.mkdir(exist_ok=True)
+        if isinstance(error, OSError):
+            raise ForearmError(f"--output {folder}: {error.strerror or error}; nothing is left there") from None
+        raise
 
 
 def _write_codes(given: Namespace, place: Path, threads: int) -> Path:
