@@ -73,6 +73,8 @@ IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]
         ("add_generation_prompt", {"add_generation_prompt": True, "continue_final_message": True}),
         ("max_tokens", {"max_tokens": 998}),
         ("max_completion_tokens", {"max_completion_tokens": 998}),
+        ("max_completion_tokens", {"max_completion_tokens": 0}),
+        ("max_completion_tokens", {"max_completion_tokens": -1, "max_tokens": 5}),
     ],
 )
 def test_a_chat_that_asks_for_what_there_is_not_is_a_400_naming_the_field(
@@ -236,3 +238,15 @@ def test_a_task_of_jina_embeddings_v3_is_refused_because_its_adapters_are_not_th
     assert pooling.plan_of(EmbeddingRequest(input="x", task="text-matching"), "Embeddings") is pooling.plan
     with pytest.raises(InvalidRequest, match=r"task is 'retrieval\.query': this server has the adapter of text-match"):
         pooling.plan_of(EmbeddingRequest(input="x", task="retrieval.query"), "Embeddings")
+
+
+@pytest.mark.parametrize("call", [{}, {"function": None}, {"function": "weather"}, {"id": "1", "type": "function"}])
+def test_a_call_without_a_function_is_told_in_words(server: Server, call: dict[str, Any]) -> None:
+    messages = [{"role": "user", "content": "abc"}, {"role": "assistant", "tool_calls": [call]}]
+
+    error = server.http.post("/v1/chat/completions", json={"messages": messages}).json()["error"]
+
+    assert error["message"] == (
+        "messages[1].tool_calls: a call has no function; write an object with its name and arguments"
+    )
+    assert error["param"] == "messages"

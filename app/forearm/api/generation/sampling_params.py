@@ -99,12 +99,15 @@ def max_tokens(body: GenerationBody, prompt_tokens: int, context: int, limit: in
         wanted = [tokens for tokens in (asked, limit) if tokens is not None]
         return min(*wanted, context - prompt_tokens, context) if wanted else None
     assert asked is not None
+    name = "max_tokens" if getattr(body, "max_completion_tokens", None) is None else "max_completion_tokens"
+    if asked < 1 and name == "max_completion_tokens":  # which the engine knows by its other name alone
+        raise InvalidRequest(f"{name} is {asked}; it must be 1 or more", name)
     if prompt_tokens + asked > context:
         raise InvalidRequest(
             f"'max_tokens' or 'max_completion_tokens' is too large: {asked}. This model's maximum context length is "
             f"{context} tokens and your request has {prompt_tokens} input tokens "
             f"({asked} > {context} - {prompt_tokens}).",
-            "max_completion_tokens" if "max_completion_tokens" in body.model_fields_set else "max_tokens",
+            name,
         )
     if asked == 0 and isinstance(body, CompletionRequest):
         asked = 1  # only the prompt is wanted (echo); a step still generates one token, which is dropped

@@ -162,12 +162,15 @@ def _tool_call(number: int, call: Any) -> Any:
 
     Raises: InvalidRequest.
     """
-    try:
-        written = given = call["function"].get("arguments")
-        if isinstance(written, str):
-            with suppress(ValueError, RecursionError):
-                given = json.loads(written or "{}")
-        arguments = given if isinstance(given, dict) else {} if given is None else {"invalid": written}
-        return {**call, "function": {**call["function"], "arguments": arguments}}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InvalidRequest(f"messages[{number}].tool_calls is malformed: {error!r}", "messages") from error
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        raise InvalidRequest(
+            f"messages[{number}].tool_calls: a call has no function; write an object with its name and arguments",
+            "messages",
+        )
+    written = given = function.get("arguments")
+    if isinstance(written, str):
+        with suppress(ValueError, RecursionError):
+            given = json.loads(written or "{}")
+    arguments = given if isinstance(given, dict) else {} if given is None else {"invalid": written}
+    return {**call, "function": {**function, "arguments": arguments}}
