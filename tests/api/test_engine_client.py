@@ -103,6 +103,48 @@ async def test_the_least_loaded_engine_gets_the_next_request(tmp_path: Path) -> 
             assert (len(a.running), len(b.running)) == (2, 2)
 
 
+async def test_a_request_just_after_an_engines_start_does_not_wait_for_the_next_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forearm.api.engine_client.connection._RETRY_GROWTH", 1e6)
+    monkeypatch.setattr("forearm.api.engine_client.connection._LAST_RETRY_S", 600.0)
+    client = EngineClient([str(tmp_path / "a")])
+    await client.start()
+    await client.reach()  # in vain; the next attempt is ten minutes away
+    with pytest.raises(EngineUnavailable):
+        client.least_loaded()
+
+    with echo_engine(tmp_path / "a"):
+        await client.reach()
+
+        assert client.least_loaded().state is not None
+        await client.close()
+
+
+async def test_an_engine_that_listens_and_says_nothing_delays_a_refusal_by_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forearm.api.engine_client.engine_client._REACH_S", 0.1)
+
+    async def listens(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            await reader.read()
+        left.set()
+
+    left = asyncio.Event()
+    server = await asyncio.start_unix_server(listens, tmp_path / "a")
+    client = EngineClient([str(tmp_path / "a")])
+    client.connections[0].start()
+
+    await asyncio.wait_for(client.reach(), 10)
+
+    with pytest.raises(EngineUnavailable):
+        client.least_loaded()
+    await client.close()
+    await left.wait()
+    server.close()
+
+
 async def test_while_one_engine_is_away_the_other_gets_all(tmp_path: Path) -> None:
     with echo_engine(tmp_path / "a") as a, echo_engine(tmp_path / "b") as b:
         async with connected(a, b) as client:

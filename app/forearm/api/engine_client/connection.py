@@ -49,7 +49,8 @@ class EngineConnection:
         self.path = path
         self.state: wire.State | None = None
         self.was_there = False  # an engine was connected since this worker's start
-        self.attempted = asyncio.Event()  # the first attempt to connect has ended, with a state or without
+        self.attempted = asyncio.Event()  # the last attempt to connect has ended, with a state or without
+        self._wanted = asyncio.Event()  # the next attempt need not wait for its time
         self.open: dict[str, OpenRequest] = {}
         self._load: wire.Load | None = None
         self._accepted = 0  # requests accepted since the engine's last load message
@@ -70,6 +71,12 @@ class EngineConnection:
     def start(self) -> None:
         """Start connecting."""
         self._task = asyncio.create_task(self._stay_connected())
+
+    async def attempt(self) -> None:
+        """Try to connect now rather than after the pause; returns when that has ended, with a state or without."""
+        self.attempted.clear()
+        self._wanted.set()
+        await self.attempted.wait()
 
     async def close(self) -> None:
         """Disconnect; the engine aborts open requests."""
@@ -131,7 +138,10 @@ class EngineConnection:
                 reader, self._writer = await asyncio.open_unix_connection(self.path)
             except OSError:
                 self.attempted.set()
-                await asyncio.sleep(retry_s)
+                await asyncio.sleep(_FIRST_RETRY_S)  # at least: many requests may want an engine that is not there
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await within(self._wanted.wait(), retry_s - _FIRST_RETRY_S)
+                self._wanted.clear()
                 retry_s = min(_RETRY_GROWTH * retry_s, _LAST_RETRY_S)
                 continue
             try:

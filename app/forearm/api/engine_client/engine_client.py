@@ -18,6 +18,7 @@ from forearm.timeouts import within
 
 Opened = TypeVar("Opened", bound=OpenRequest)
 _FIRST_STATE_S = 5.0
+_REACH_S = 1.0  # for an engine that listens and sends nothing
 _NONE_RUNS = "no engine is running; it is starting, or being restarted"
 Event = tuple[int, wire.Tokens]  # number of the prompt within its request, and its new tokens
 
@@ -135,6 +136,14 @@ class EngineClient:
         _, silent = await asyncio.wait(attempts, timeout=_FIRST_STATE_S)
         for attempt in silent:
             attempt.cancel()
+
+    async def reach(self) -> None:
+        """Try to connect now if no engine is connected, so that what comes just after its start is not refused."""
+        if self.connections and all(connection.state is None for connection in self.connections):
+            attempts = [asyncio.create_task(connection.attempt()) for connection in self.connections]
+            _, silent = await asyncio.wait(attempts, timeout=_REACH_S)
+            for attempt in silent:
+                attempt.cancel()
 
     async def close(self) -> None:
         """Disconnect from all engines."""

@@ -47,6 +47,7 @@ class EarlyRefusal:
             await self._app(scope, receive, send)
             return
         caller = caller_of(scope)
+        await self._engine.reach()
         try:
             self._check()
         except ForearmError as error:

@@ -93,6 +93,7 @@ async def _ready(engine: EngineClient, longest_step_s: float) -> tuple[int, int]
 
     Raises: EngineUnavailable if there is none, with the reason of the last one.
     """
+    await engine.reach()
     why = EngineUnavailable("no engine is running; it is starting, or being restarted")
     states = []
     for connection in engine.connections:
