@@ -12,6 +12,7 @@ import pytest
 import uvloop
 from tests.api.echo_engine import EchoEngine, echo_engine
 from tests.api.server import wait_until
+from tests.listening import listening
 
 from forearm import wire
 from forearm.api.engine_client.engine_client import EngineClient, Generation
@@ -127,22 +128,17 @@ async def test_an_engine_that_listens_and_says_nothing_delays_a_refusal_by_a_mom
     monkeypatch.setattr("forearm.api.engine_client.engine_client._REACH_S", 0.1)
 
     async def listens(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.closing(writer):
-            await reader.read()
-        left.set()
+        await reader.read()
 
-    left = asyncio.Event()
-    server = await asyncio.start_unix_server(listens, tmp_path / "a")
-    client = EngineClient([str(tmp_path / "a")])
-    client.connections[0].start()
+    async with listening(listens, tmp_path / "a"):
+        client = EngineClient([str(tmp_path / "a")])
+        client.connections[0].start()
 
-    await asyncio.wait_for(client.reach(), 10)
+        await asyncio.wait_for(client.reach(), 10)
 
-    with pytest.raises(EngineUnavailable):
-        client.least_loaded()
-    await client.close()
-    await left.wait()
-    server.close()
+        with pytest.raises(EngineUnavailable):
+            client.least_loaded()
+        await client.close()
 
 
 async def test_while_one_engine_is_away_the_other_gets_all(tmp_path: Path) -> None:
@@ -171,17 +167,16 @@ async def test_a_request_goes_to_another_engine_if_its_engine_dies_before_accept
         died += 1
         server.close()
         (tmp_path / "a").unlink()
-        writer.close()
 
-    server = await asyncio.start_unix_server(dies, tmp_path / "a")
-    with echo_engine(tmp_path / "b") as b:
-        client = EngineClient([str(tmp_path / "a"), str(b.path)])
-        await client.start()
-        while any(connection.state is None for connection in client.connections):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    async with listening(dies, tmp_path / "a") as server:
+        with echo_engine(tmp_path / "b") as b:
+            client = EngineClient([str(tmp_path / "a"), str(b.path)])
+            await client.start()
+            while any(connection.state is None for connection in client.connections):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
-        tokens = [message.token_ids async for _, message in await client.submit([submit("x")])]
-        await client.close()
+            tokens = [message.token_ids async for _, message in await client.submit([submit("x")])]
+            await client.close()
 
     assert died == 1, "the request went there first"
     assert [token for ids in tokens for token in ids] == [1, 2, 1]
@@ -285,23 +280,21 @@ async def test_an_answer_that_comes_late_is_not_the_next_questions(
                 await release.wait()
             writer.write(wire.frame(state(running)))
         await writer.drain()
-        writer.close()
 
-    server = await asyncio.start_unix_server(slow, tmp_path / "slow")
-    client = EngineClient([str(tmp_path / "slow")])
-    await client.start()
-    connection = client.connections[0]
-    while connection.state is None:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    async with listening(slow, tmp_path / "slow"):
+        client = EngineClient([str(tmp_path / "slow")])
+        await client.start()
+        connection = client.connections[0]
+        while connection.state is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
-    with pytest.raises(EngineUnavailable, match="not answered"):
-        await connection.ask_state()
-    monkeypatch.setattr("forearm.api.engine_client.connection._ANSWER_TIMEOUT_S", 60.0)
-    release.set()
+        with pytest.raises(EngineUnavailable, match="not answered"):
+            await connection.ask_state()
+        monkeypatch.setattr("forearm.api.engine_client.connection._ANSWER_TIMEOUT_S", 60.0)
+        release.set()
 
-    assert (await connection.ask_state()).running == 2
-    await client.close()
-    server.close()
+        assert (await connection.ask_state()).running == 2
+        await client.close()
 
 
 @pytest.mark.parametrize(("greets_after_s", "known"), [(0.2, True), (None, False)])

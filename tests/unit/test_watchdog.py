@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 from pathlib import Path
 
 import pytest
+from tests.listening import listening
 
 from forearm import wire
 from forearm.supervisor.watchdog import engine_hangs, is_stopped
@@ -31,15 +33,11 @@ async def test_an_engine_hangs_when_three_looks_in_a_row_say_so(
             figures = {"max_model_len": 1, "vocab_size": 1, "running": 1, "waiting": 0, "kv_usage": 0.0}
             writer.write(wire.frame(wire.State(**figures, last_step_age_s=age)))
         await reader.read()
-        writer.close()
 
-    server = await asyncio.start_unix_server(greet, tmp_path / "engine")
-    try:
-        found = await asyncio.wait_for(engine_hangs(str(tmp_path / "engine"), 0.3, 10), 3)
-    except asyncio.TimeoutError:
-        found = ""
-    server.close()
-    await asyncio.sleep(0.05)  # engines that connect see that the watchdog is gone
+    found = ""
+    async with listening(greet, tmp_path / "engine"):
+        with contextlib.suppress(asyncio.TimeoutError):
+            found = await asyncio.wait_for(engine_hangs(str(tmp_path / "engine"), 0.3, 10), 3)
 
     assert found.startswith(said)
     assert bool(found) == bool(said)

@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
+from tests.listening import listening
+
 HANG_UP = b""  # in place of a part: the server closes the connection
 
 
@@ -19,25 +21,9 @@ class RawServer:
     address: str = ""
     most_open: int = 0
     _open: int = 0
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, until it is closed."""
-        task = asyncio.create_task(self._answer(reader, writer))
-        self._tasks.add(task)
-        await asyncio.wait([task])
-        writer.close()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
-
-    async def end(self) -> None:
-        """Close what is open."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.sleep(0.01)
-
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one connection, until it is closed."""
         mine: list[bytes] = []
         self.requests.append(mine)
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -62,13 +48,9 @@ class RawServer:
 async def raw_server(*scripts: Sequence[bytes]) -> AsyncIterator[RawServer]:
     """Listens on a loopback port."""
     raw = RawServer(list(scripts))
-    server = await asyncio.start_server(raw.serve, "127.0.0.1", 0)
-    raw.address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    try:
+    async with listening(raw.serve) as server:
+        raw.address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         yield raw
-    finally:
-        server.close()
-        await raw.end()
 
 
 def chunked(*parts: bytes) -> list[bytes]:
