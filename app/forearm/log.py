@@ -37,7 +37,16 @@ def set_up(config: Common, process: str) -> None:
     if not config.configure_logging:
         return
     if config.logging_config_path:
-        configure(config.logging_config_path)
+        path = config.logging_config_path
+        try:
+            given = json.loads(Path(path).read_text(encoding="utf-8"))
+            if not isinstance(given, dict):
+                raise ValueError("it is no JSON object")
+            logging.config.dictConfig(given)
+        except (OSError, ValueError, TypeError, AttributeError, ImportError) as error:
+            said = error.strerror if isinstance(error, OSError) else error.__cause__ or error
+            remedy = "write JSON for Python's logging.config.dictConfig"
+            raise ConfigError(f"--log-config-file {path}: {said}; {remedy}") from None
         return
     stderr = QueuedLines()
     stderr.setFormatter(
@@ -45,23 +54,6 @@ def set_up(config: Common, process: str) -> None:
     )
     logging.basicConfig(level=config.logging_level, handlers=[stderr], force=True)
     set_level(config.logging_level)
-
-
-def configure(path: str) -> None:
-    """Configure Python's logging by a file of JSON for `logging.config.dictConfig`.
-
-    Raises: ConfigError naming the file and what is wrong with it.
-    """
-    try:
-        given = json.loads(Path(path).read_text(encoding="utf-8"))
-        if not isinstance(given, dict):
-            raise ValueError("it is no JSON object")
-        logging.config.dictConfig(given)
-    except (OSError, ValueError, TypeError, AttributeError, ImportError) as error:
-        said = error.strerror if isinstance(error, OSError) else error.__cause__ or error
-        raise ConfigError(
-            f"--log-config-file {path}: {said}; write JSON for Python's logging.config.dictConfig"
-        ) from None
 
 
 def set_level(level: str) -> None:
