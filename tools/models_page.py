@@ -47,7 +47,7 @@ two cores); with one of 400 tokens 0.26, and the first chat waits 3 to 4 % longe
 50.6 MiB for Qwen3.5-9B. `--speculative-config` works for them, too; a draft model may not keep states. Latent attention
 (`deepseek_v2`, `deepseek_v3`, `deepseek_v32`, `glm4_moe_lite`, `glm_moe_dsa`, `minicpm3`, `axk1`, `longcat_flash`,
 `kimi_linear`, `bailing_hybrid`, `hy_v4`, `axk2`, `dots3_note_text`) attends to latents in prompts as in decoding: a
-token is the same in a chunk and alone. In `deepseek_v32`, `glm_moe_dsa`, `hy_v4`, `axk2` and one layer of four of
+token is the same in a chunk and alone. In `deepseek_v32`, `glm_moe_dsa`, `hy_v4`, `axk2` and some layers of
 `dots3_note_text`, whose others see a window of 512, a token attends to the 2,048 keys that the layer's indexer chooses,
 or an earlier layer's in GLM-5.2 and Hy4. In `minimax_m3_vl_text` each kv head attends to 16 blocks of 128
 keys that the layer's indexer chooses for it. In `deepseek_v4` a token attends to a window of 128 keys and to entries

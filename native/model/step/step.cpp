@@ -65,7 +65,8 @@ void Step::record_expert(const StepWalk& w, const Matrix& matrix, int64_t expert
   kept.resize(static_cast<size_t>(matrix.experts * matrix.k));
   float* sums = kept.data() + expert * matrix.k;
   for (int64_t r = 0; r < count; ++r)
-    std::transform(row_of(rows, r), row_of(rows, r) + matrix.k, sums, sums, [](float x, float sum) { return sum + x * x; });
+    std::transform(row_of(rows, r), row_of(rows, r) + matrix.k, sums, sums,
+                   [](float x, float sum) { return sum + x * x; });
 }
 
 // Ascending, so that a row is read before it is overwritten.

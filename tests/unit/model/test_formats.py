@@ -155,7 +155,7 @@ def test_the_memory_plan_counts_the_head_that_rotation_takes_apart(tmp_path: Pat
     assert rotated.packed_bytes - tied.packed_bytes >= head.rows * head.k
 
 
-def test_models_with_learned_positions_are_not_rotated_and_have_groups_beside_16_bits(tmp_path: Path) -> None:
+def test_models_with_learned_positions_are_calibrated_and_have_no_groups_beside_16_bits(tmp_path: Path) -> None:
     config = {
         "architectures": ["OPTForCausalLM"], "model_type": "opt", "vocab_size": 50, "hidden_size": 32, "ffn_dim": 64,
         "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 16, "word_embed_proj_dim": 32,
@@ -178,7 +178,7 @@ def test_models_with_learned_positions_are_not_rotated_and_have_groups_beside_16
     assert found["layers.0.up"] == INT8, "rows of 32 columns are not turned"
     assert found["embed"] == replace(INT8, group=64, scale_dtype="float16"), "which is the head, too"
     wide = formats(tmp_path, "int8", "auto", "float")
-    assert wide["layers.0.up"] == replace(INT8_GROUPED, group=32), "groups of 128, of 32 columns"
+    assert wide["layers.0.up"] == replace(INT8, wide=True), "calibrated, so one scale a row"
 
 
 def test_a_quantized_checkpoint_keeps_its_formats_and_the_dtype_of_the_rest(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ def cached(cache: Path, model: str, revision: str = "main") -> Path:
 
 def test_a_folder_is_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").touch()
     monkeypatch.chdir(tmp_path)
 
     assert find_model(str(tmp_path / "model")) == find_model("model") == tmp_path / "model"

@@ -64,6 +64,7 @@ def test_a_size_that_is_not_there_is_told_the_others() -> None:
 
 def test_a_folder_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "qwen3").mkdir()
+    (tmp_path / "qwen3" / "config.json").touch()
     monkeypatch.chdir(tmp_path)
 
     assert hub.find_model("qwen3") == tmp_path / "qwen3"
