@@ -22,7 +22,8 @@ from forearm.model.quantization.bits import unpacked
 CASE = {case.name: case for case in CASES}
 # Tied and biased; fused matrices; norms that add one; LayerNorms and norms after sublayers, which are not rotated.
 FAMILIES = (
-    "llama-gqa", "llama-sharded-mqa-tied", "llama-biases", "qwen2", "phi3", "gemma", "starcoder2", "olmo2", "qwen2_vl"
+    "llama-gqa", "llama-sharded-mqa-tied", "llama-biases", "qwen2", "phi3", "gemma", "starcoder2", "olmo2", "qwen2_vl",
+    "mixtral", "qwen3-moe", "qwen2-moe", "ernie-moe",
 )  # fmt: skip
 
 

@@ -26,8 +26,9 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.shards import widened
 from forearm.model.checkpoint.tensor_part import TensorPart
-from forearm.model.families.config import Attention, FeedForward
+from forearm.model.families.config import Attention, Experts, FeedForward
 from forearm.model.families.keys import read_json
+from forearm.model.families.matrices import matrices
 from forearm.model.quantization.rounding import PLAIN, Rounding
 
 ROWS = 256  # of a matrix that a thread rounds at a time
@@ -39,6 +40,8 @@ Array = npt.NDArray[Any]
 class CheckpointWriter:
     """Takes a model's tensors from the loader in place of an executor, and writes them to a model folder.
 
+    Of experts, each must have tensors of its own.
+
     checkpoint: opened with a --quantization to integers, embeddings not quantized.
     Raises: ConfigError if the model can't be written so, or `folder` has files.
     """
@@ -48,38 +51,42 @@ class CheckpointWriter:
             raise ConfigError(f"{checkpoint.folder} is quantized already ({checkpoint.method}); name a model of floats")
         if not (checkpoint.folder / "config.json").is_file():
             raise ConfigError(f"{checkpoint.folder} has no config.json; name a model folder")
-        dense = all(
-            type(one.mixer) is Attention and type(one.feed_forward) is FeedForward for one in checkpoint.config.layers
+        attends = all(
+            type(one.mixer) is Attention and isinstance(one.feed_forward, FeedForward | Experts)
+            for one in checkpoint.config.layers
         )
-        if not dense or checkpoint.config.modules:
+        if not attends or checkpoint.config.modules:
             raise ConfigError(
-                f"{checkpoint.folder}: only models of attention and dense feed-forwards are written; serve it with "
+                f"{checkpoint.folder}: only models of attention and feed-forwards are written; serve it with "
                 "--quantization"
             )
         parts = [part for part, _ in checkpoint.sources]
-        pieces = len({part.name for part in parts}) < len(parts)
-        if checkpoint.config.parallel_residual or pieces or any(part.transposed for part in parts):
+        rows = {part.name: part.rows for spec in matrices(checkpoint.config) for part in spec.parts}
+        pieces = any(part.shape[0] != rows.get(part.name, part.shape[0]) for part in parts)
+        if checkpoint.config.parallel_residual or pieces or any(part.transposed or part.step > 1 for part in parts):
             raise ConfigError(
-                f"{checkpoint.config.model_type}: norms that share a tensor, and what is stored in pieces or by "
-                "columns, are not written; serve the model with --quantization instead"
+                f"{checkpoint.config.model_type}: norms that share a tensor, experts that do, and what is stored in "
+                "pieces or by columns, are not written; serve the model with --quantization instead"
             )
         if folder.exists() and any(folder.iterdir()):
             raise ConfigError(f"{folder} has files; name a new folder")
         self._checkpoint, self._folder = checkpoint, folder
-        self._parts = {part.name: part for part, _ in checkpoint.sources}
+        self._parts = {(part.name, part.at): part for part in parts}  # by the first row
+        self._expert_rows = rows
         self._kernels = _native.Kernels(_native.tier())
         self._threads = ThreadPoolExecutor(threads, "round")
         self._pieces: dict[str, list[tuple[int, str, Array]]] = defaultdict(list)  # first row, dtype, rows of a tensor
 
     def load_vector(self, name: str, values: Float32Array, row: int = 0) -> None:
         """Keep a norm or bias, float32 [rows]."""
-        self._keep(self._parts[name], "", row, "float32", values)
+        self._keep(self._parts[name, row], "", 0, "float32", values)
 
     def load_matrix(
         self, name: str, data: Float32Array | UInt16Array, dtype: str, row: int = 0, rounding: Rounding = PLAIN
     ) -> None:
         """Round rows of a matrix as the executor's load_matrix does, and keep codes and scales."""
-        part = self._parts[name]
+        row, begin = row % self._expert_rows[name], row // self._expert_rows[name] * self._expert_rows[name]
+        part = self._parts[name, begin]
         format = self._checkpoint.formats[part.matrix]
         if not format.is_quantized:
             return self._keep(part, "", row, *self._floats(data, dtype))
@@ -124,11 +131,14 @@ class CheckpointWriter:
             tensors.append(
                 (name, ordered[0][1], np.ascontiguousarray(np.concatenate([rows for _, _, rows in ordered])))
             )
-        matrices = [part for part in self._parts.values() if part.matrix]
-        for part in matrices:
-            if _packed(self._checkpoint.formats[part.matrix]) and part.row == 0:
-                count = sum(own.shape[0] for own in matrices if own.stored == part.stored)
-                tensors.append((f"{part.stored}_shape", "int64", np.array([count, part.shape[1]], np.int64)))
+        counts: dict[tuple[str, int], int] = defaultdict(
+            int
+        )  # rows of each tensor of packed codes, by name and columns
+        for part in self._parts.values():
+            if part.matrix and _packed(self._checkpoint.formats[part.matrix]):
+                counts[part.stored, part.shape[1]] += part.shape[0]
+        for (stored, columns), count in counts.items():
+            tensors.append((f"{stored}_shape", "int64", np.array([count, columns], np.int64)))
         header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
         at = 0
         for name, dtype, values in tensors:
@@ -154,7 +164,7 @@ class CheckpointWriter:
         return wanted, rounded.astype(np.uint16)
 
     def _keep(self, part: TensorPart, suffix: str, row: int, dtype: str, values: Array) -> None:
-        embedding = self._parts["embed"].stored
+        embedding = self._parts["embed", 0].stored
         own_head = part.name == "head" and part.stored == embedding  # of a rotated model: its file has a tied head
         stored = "lm_head.weight" if own_head else part.stored
         self._pieces[stored + suffix].append((part.row + row, dtype, values))
@@ -162,10 +172,15 @@ class CheckpointWriter:
     def _settings(self) -> dict[str, Any]:
         """Return quantization_config: the most common format is of all Linear modules, others name theirs."""
         modules: dict[WeightFormat, list[str]] = defaultdict(list)
+        ignored = {"lm_head"}
         for part in self._parts.values():
-            if part.matrix and self._checkpoint.formats[part.matrix].is_quantized:
-                format = replace(self._checkpoint.formats[part.matrix], wide=False)  # which a file does not say
-                modules[format].append(part.stored.removesuffix(".weight"))
+            if not part.matrix:
+                continue
+            format, module = self._checkpoint.formats[part.matrix], part.stored.removesuffix(".weight")
+            if format.is_quantized:
+                modules[replace(format, wide=False)].append(module)  # which a file does not say
+            elif part.layer is not None:
+                ignored.add(module)
         ordered = sorted(modules.items(), key=lambda item: -len(item[1]))
         groups = {
             f"group_{i}": {"targets": sorted(set(names)) if i else ["Linear"], **_scheme(format)}
@@ -174,7 +189,7 @@ class CheckpointWriter:
         formats = {group["format"] for group in groups.values()}
         return {
             "quant_method": "compressed-tensors", "quantization_status": "compressed", "kv_cache_scheme": None,
-            "format": formats.pop() if len(formats) == 1 else "mixed-precision", "ignore": ["lm_head"],
+            "format": formats.pop() if len(formats) == 1 else "mixed-precision", "ignore": sorted(ignored),
             "config_groups": groups,
         }  # fmt: skip
 
