@@ -92,6 +92,21 @@ def test_what_can_t_be_written_is_refused(tmp_path: Path, capsys: pytest.Capture
     assert main(["quantize", "-o", str(tmp_path / "codes")]) == 0
     assert main(["quantize", str(tmp_path / "codes"), "-o", str(tmp_path / "again")]) == 78
     assert "is quantized already (compressed-tensors); name one of floats" in capsys.readouterr().err
+    make(CASE["gpt-oss"], tmp_path / "experts")
+    assert main(["quantize", str(tmp_path / "experts"), "-o", str(tmp_path / "again"), "--format", "int4"]) == 78
+    assert "experts that do" in capsys.readouterr().err
+    assert not (tmp_path / "again").exists()
+
+
+def test_routers_stay_floats_and_experts_have_one_format(tmp_path: Path) -> None:
+    make(CASE["mixtral"], tmp_path / "floats")
+
+    main(["quantize", str(tmp_path / "floats"), "-o", str(tmp_path / "codes"), "--format", "int8"])
+
+    settings = json.loads((tmp_path / "codes/config.json").read_text())["quantization_config"]
+    assert set(settings["ignore"]) >= {"lm_head", "model.layers.0.block_sparse_moe.gate"}
+    (group,) = settings["config_groups"].values()
+    assert group["targets"] == ["Linear"]
 
 
 @pytest.mark.parametrize("format", ["int4", "gguf-Q4_0"])

@@ -50,7 +50,7 @@ def plan_formats(
     formats = {spec.name: _format(spec, members[spec.name], weight_dtype, asked, quantized) for spec in specs}
     if quantized:
         return formats
-    # vLLM takes one format alone for all matrices of a layer's experts (compressed_tensors_moe.py).
+    # vLLM takes one format for all matrices of a layer's experts.
     downs = [one for one in specs if one.role == "feed_forward_out" and not (asked.portable and one.experts > 1)]
     grouped, wide = [spec.name for spec in downs], asked.wide
     if asked.calibrated:
