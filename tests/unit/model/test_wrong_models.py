@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import struct
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +268,33 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, file: str) -> None
 
     with pytest.raises(ConfigError, match=rf"{file} is not a regular file"):
         open_checkpoint(folder)
+
+
+@contextlib.contextmanager
+def without_rights() -> Iterator[None]:
+    """Be another user where tests run as root, who may read everything."""
+    if os.getuid() != 0:
+        yield
+        return
+    os.setresuid(65534, 65534, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(0, 0, 0)
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors", "m.gguf"])
+def test_a_file_that_this_user_may_not_read_is_told_as_such(file: str) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        folder.chmod(0o755)
+        if file == "m.gguf":
+            opened(folder)
+        else:
+            llama(folder)
+        (folder / file).chmod(0)
+        with without_rights(), pytest.raises(ConfigError, match=rf"{file} can't be read: this user has no right to"):
+            open_checkpoint(folder / file if file == "m.gguf" else folder)
 
 
 def test_a_key_twice_with_two_values_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -183,7 +184,7 @@ def read_json(path: Path) -> Keys:
 
 
 def check_regular(path: Path) -> None:
-    """Refuse a pipe, a socket or a device, because opening or reading it might never end.
+    """Refuse a pipe, a socket or a device, because opening or reading it might never end, and what can't be read.
 
     Raises: ConfigError. A missing file passes: the caller that opens it reports it.
     """
@@ -193,3 +194,5 @@ def check_regular(path: Path) -> None:
         raise ConfigError(f"{str(path)[:300]} can't be read: {problem.strerror}") from None
     if wrong:
         raise ConfigError(f"{path} is not a regular file; a model's files are read from a disk")
+    if path.exists() and not os.access(path, os.R_OK):
+        raise ConfigError(f"{path} can't be read: this user has no right to; chmod a+r it, or start as its owner")
