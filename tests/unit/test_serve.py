@@ -16,9 +16,7 @@ import pytest
 
 from forearm.child_process import Child
 from forearm.config import configs
-from forearm.config.serve_config import ServeConfig
 from forearm.errors import ConfigError
-from forearm.log import set_up
 from forearm.supervisor import supervisor
 from forearm.supervisor.first_process import FirstProcess, first_process, started_early
 from forearm.supervisor.run_folder import RunFolder
@@ -395,5 +393,10 @@ def test_a_file_that_configures_no_log_is_named(tmp_path: Path, content: str | N
     if content is not None:
         file.write_text(content)
 
-    with pytest.raises(ConfigError, match=f"--log-config-file {file}: .*{said}"):
-        set_up(ServeConfig(logging_config_path=str(file)), "serve")
+    command = [sys.executable, "-m", "forearm", "serve", "--log-config-file", str(file)]  # a process of its own to log
+    done = subprocess.run(command, capture_output=True, text=True)
+
+    assert done.returncode == 78
+    (line,) = done.stderr.splitlines()
+    assert f"--log-config-file {file}: " in line
+    assert said in line

@@ -70,7 +70,7 @@ def started_early() -> Iterator[FirstProcess]:
         try:
             yield first
         finally:
-            first.config.close()
             if first.process is not None and first.process.poll() is None:
                 os.killpg(first.process.pid, signal.SIGKILL)
                 first.process.wait()
+            first.config.close()  # not before: gunicorn would read an empty config, and say so
