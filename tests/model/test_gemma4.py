@@ -34,7 +34,8 @@ def moved(checkpoint: Checkpoint, weights: dict[str, Array], seed: int) -> dict[
     rng, found = np.random.default_rng(seed), dict(weights)
     for spec in matrices(checkpoint.config):
         format = checkpoint.formats[spec.name]
-        for part in spec.parts if format.is_quantized else ():
+        # A head that is made of the embedding has the errors of the embedding's.
+        for part in spec.parts if format.is_quantized and spec.parts[0].name in weights else ():
             w = weights[part.name]
             steps = np.abs(w) / 8
             group = format.group or spec.k
