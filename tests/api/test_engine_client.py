@@ -25,12 +25,17 @@ def submit(name: str, n: int = 1, max_tokens: int = 3) -> wire.Submit:
     return wire.Submit(request_id=name, prompt_token_ids=[1, 2], params=params)
 
 
-@contextlib.asynccontextmanager
-async def connected(*engines: EchoEngine) -> AsyncIterator[EngineClient]:
-    client = EngineClient([str(engine.path) for engine in engines])
+async def started(client: EngineClient) -> None:
+    """Start a client, and wait until all of its engines have told their state."""
     await client.start()
     while any(connection.state is None for connection in client.connections):  # noqa: ASYNC110
         await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def connected(*engines: EchoEngine) -> AsyncIterator[EngineClient]:
+    client = EngineClient([str(engine.path) for engine in engines])
+    await started(client)
     yield client
     await client.close()
 
@@ -171,9 +176,7 @@ async def test_a_request_goes_to_another_engine_if_its_engine_dies_before_accept
     async with listening(dies, tmp_path / "a") as server:
         with echo_engine(tmp_path / "b") as b:
             client = EngineClient([str(tmp_path / "a"), str(b.path)])
-            await client.start()
-            while any(connection.state is None for connection in client.connections):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await started(client)
 
             tokens = [message.token_ids async for _, message in await client.submit([submit("x")])]
             await client.close()
@@ -200,9 +203,7 @@ async def test_an_accepted_text_that_kills_its_engine_is_not_sent_to_the_next_on
     paths = [tmp_path / "a", tmp_path / "b"]
     servers = [await asyncio.start_unix_server(dies, path) for path in paths]
     client = EngineClient(list(map(str, paths)))
-    await client.start()
-    while any(connection.state is None for connection in client.connections):  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    await started(client)
 
     opened = await embed(client, wire.Embed(request_id="x", prompts=[wire.PoolingPrompt([1])], task="embed"), [])
     with pytest.raises(EngineUnavailable):
@@ -283,10 +284,8 @@ async def test_an_answer_that_comes_late_is_not_the_next_questions(
 
     async with listening(slow, tmp_path / "slow"):
         client = EngineClient([str(tmp_path / "slow")])
-        await client.start()
+        await started(client)
         connection = client.connections[0]
-        while connection.state is None:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
         with pytest.raises(EngineUnavailable, match="not answered"):
             await connection.ask_state()
@@ -346,10 +345,8 @@ async def test_an_engine_that_takes_nothing_in_is_not_waited_for_without_end(tmp
 
     server = await asyncio.start_unix_server(silent, tmp_path / "silent")
     client = EngineClient([str(tmp_path / "silent")], accept_s=0.1)
-    await client.start()
+    await started(client)
     connection = client.connections[0]
-    while connection.state is None:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
 
     with pytest.raises(EngineUnavailable, match=r"has not accepted the request within 0\.1 s"):
         await client.submit([submit("x")])
