@@ -131,9 +131,7 @@ class CheckpointWriter:
             tensors.append(
                 (name, ordered[0][1], np.ascontiguousarray(np.concatenate([rows for _, _, rows in ordered])))
             )
-        counts: dict[tuple[str, int], int] = defaultdict(
-            int
-        )  # rows of each tensor of packed codes, by name and columns
+        counts: dict[tuple[str, int], int] = defaultdict(int)  # rows of a tensor of packed codes, by name and columns
         for part in self._parts.values():
             if part.matrix and _packed(self._checkpoint.formats[part.matrix]):
                 counts[part.stored, part.shape[1]] += part.shape[0]
