@@ -103,7 +103,7 @@ def _write_codes(given: Namespace, place: Path, threads: int) -> Path:
         raise ConfigError(f"{given.model}: the checkpoint is quantized already ({method}); name one of floats")
     checkpoint = open_checkpoint(place, quantization=Asked(given.format, "none", portable=True))
     writer = CheckpointWriter(checkpoint, given.output, threads)
-    errors = load_weights(checkpoint, writer, checkpoint.folder, Team((), threads), progress=True)
+    errors = load_weights(checkpoint, writer, checkpoint.folder, Team((), threads), progress=sys.stderr.isatty())
     if errors.by_matrix:
         worst = errors.by_matrix[errors.worst]
         print(f"weights: relative error {errors.mean:.2%} on average, {worst:.2%} at worst ({errors.worst})")
@@ -118,7 +118,7 @@ def _write_gguf(given: Namespace, place: Path, threads: int) -> Path:
     own, config = is_gguf(place), checkpoint.config
     vocabulary = {} if own else gguf_vocabulary(place, config.vocab_size, config.eos_token_ids)
     writer = GgufWriter(checkpoint, path, mixture, vocabulary, threads)
-    load_weights(checkpoint, writer, checkpoint.folder, Team((), threads), progress=True)
+    load_weights(checkpoint, writer, checkpoint.folder, Team((), threads), progress=sys.stderr.isatty())
     if not own:
         check_vocabulary(place, path, "\n".join(text.read_text("utf-8") for text in sorted(TEXTS.glob("*.txt"))))
         for file in (file for kind in ("README.md", "LICENSE*", "NOTICE*") for file in place.glob(kind)):

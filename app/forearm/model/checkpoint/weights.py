@@ -228,7 +228,7 @@ class Loader:
         ):
             own = part.rows(0, part.stored_shape[0])
             if isinstance(stored, CodedMatrix):
-                floats = dequantized(stored, stored.read(self._files, own.start, own.stop))
+                floats = dequantized(stored, stored.read(self._files, own.start, own[-1] + 1))[:: own.step]
             else:
                 floats = widened(self._files.mapping(stored.path).rows(stored, own), stored.float_dtype)
             floats = np.ascontiguousarray(floats.T) if part.turned else floats

@@ -42,12 +42,14 @@ class Gguf:
     """One model: the metadata of its (first) file, and the tensors of all its files by name.
 
     metadata: numbers, strings and booleans by key; arrays are lists. vectors: the places of its arrays of float32.
+    entries: name and shape of each tensor as the file has them; in `tensors` a shape has at most two sizes.
     """
 
     path: Path
     metadata: dict[str, Any]
     tensors: dict[str, StoredTensor]
     vectors: dict[str, StoredTensor]
+    entries: dict[str, tuple[str, tuple[int, ...]]]
 
 
 def is_gguf(path: Path) -> bool:
@@ -70,7 +72,9 @@ def read_gguf(path: Path, *, merges: bool = True) -> Gguf:
         raise ConfigError(f"{path} is part {part} of {parts}; give the first, {name}-00001-of-...")
     for part in range(2, parts + 1):
         other = path.with_name(f"{name}-{part:05}-of-{split[3]}.gguf")
-        joined(whole.tensors, read_gguf_file(other).tensors)
+        more = read_gguf_file(other)
+        joined(whole.tensors, more.tensors)
+        whole.entries.update(more.entries)
     return whole
 
 
@@ -118,25 +122,27 @@ class _Header:
             if kind == _ARRAY and NUMBERS.get(struct.unpack_from("<I", self._data, at)[0]) == "f":
                 begin = at + 12  # behind the values' type and their number
                 vectors[name] = StoredTensor(name, self._path, "F32", (len(value),), begin, self._at)
-        entries = []
+        places = []
+        entries: dict[str, tuple[str, tuple[int, ...]]] = {}
         for _ in range(tensors):
-            name, dims = self._string(), self._number("I")
-            name += ".weight" if name.endswith(".ffn_norm") else ""  # Falcon-H1's
+            own, dims = self._string(), self._number("I")
+            name = f"{own}.weight" if own.endswith(".ffn_norm") else own  # Falcon-H1's
             if dims > 4:
                 raise self._damaged(f"tensor {name} of {dims} dimensions")
             shape = tuple(self._number("Q") for _ in range(dims))[::-1]
-            entries.append((name, shape, self._number("I"), self._number("Q")))
+            places.append((name, shape, self._number("I"), self._number("Q")))
+            entries[name] = own, shape
         alignment = metadata.get("general.alignment", 32)
         if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
             raise self._damaged(f"general.alignment = {alignment}, which is not a power of 2,")
         start = -(-self._at // alignment) * alignment
         found: dict[str, StoredTensor] = {}
-        for entry in entries:
-            if entry[0] in found:
-                raise self._damaged(f"tensor {entry[0]} twice")
-            found[entry[0]] = self._stored(start, *entry)
+        for place in places:
+            if place[0] in found:
+                raise self._damaged(f"tensor {place[0]} twice")
+            found[place[0]] = self._stored(start, *place)
         self._check_places(list(found.values()), start, alignment)
-        return Gguf(self._path, metadata, found, vectors)
+        return Gguf(self._path, metadata, found, vectors, entries)
 
     def _check_places(self, tensors: list[StoredTensor], start: int, alignment: int) -> None:
         """Refuse offsets that leave holes between tensors or do not follow the alignment, as llama.cpp does."""

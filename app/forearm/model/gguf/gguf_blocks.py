@@ -32,14 +32,14 @@ def type_of_rows(dtype: str, columns: int) -> str:
 def encode_rows(dtype: str, rows: Float32Array, importance: Float32Array | None = None) -> UInt8Array:
     """Round rows to blocks.
 
-    dtype: one of ENCODED, or F16. rows: float32 [rows, columns]. importance: float32 [columns], weights of the squared
-    errors; None: all count alike.
+    dtype: one of ENCODED, F16 or F32. rows: float32 [rows, columns]. importance: float32 [columns], weights of the
+    squared errors; None: all count alike.
     Returns: uint8 [rows, bytes of a row]. Raises: ValueError for floats that are not numbers.
     """
     if not np.isfinite(rows).all():
         raise ValueError("a weight is not a number")
-    if dtype == "F16":
-        return rows.astype(np.float16).view(np.uint8)
+    if dtype in ("F16", "F32"):
+        return rows.astype(np.float16 if dtype == "F16" else np.float32).view(np.uint8)
     count, columns = rows.shape
     encode, values = ENCODED[dtype]
     stored = np.empty((count, columns // values * BLOCK_TYPES[dtype].bytes), np.uint8)

@@ -15,10 +15,13 @@ import numpy as np
 from forearm.array_types import Float32Array
 from forearm.config.number_formats import INTEGERS
 from forearm.errors import ConfigError
-from forearm.model.families.config import FeedForward, ModelConfig
+from forearm.model.families.config import Experts, ModelConfig
 from forearm.model.families.keys import Keys
 
-_ARCHITECTURE_OF = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
+_ARCHITECTURE_OF = {
+    "llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "mixtral": "llama", "olmoe": "olmoe",
+    "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
+}  # fmt: skip
 _FREE = ("model_type", "dtype", "names", "ropes", "eos_token_ids", "bos_token_id")  # may differ in what is read again
 
 
@@ -37,19 +40,24 @@ def metadata_of(config: ModelConfig, keys: Keys, name: str) -> tuple[dict[str, A
 
     keys: those of config.json, which say how angles were stretched. name: for readers.
     """
-    architecture, feed_forward = architecture_of(config), config.layers[0].feed_forward
-    assert isinstance(feed_forward, FeedForward)
+    architecture = architecture_of(config)
     settings = keys.object("rope_scaling") or keys.object("rope_parameters") or Keys({}, keys.source)
     kind = settings.text("rope_type", settings.text("type", "default"))
     theta = settings.number("rope_theta", keys.number("rope_theta", 10_000.0))
     found: dict[str, Any] = {
         "context_length": keys.integer("max_position_embeddings"), "embedding_length": config.hidden,
-        "block_count": len(config.layers), "feed_forward_length": feed_forward.width,
+        "block_count": len(config.layers), "feed_forward_length": keys.integer("intermediate_size"),
         "attention.head_count": config.heads, "attention.head_count_kv": config.kv_heads,
         "attention.layer_norm_rms_epsilon": config.norm_eps, "attention.key_length": config.head_dim,
         "attention.value_length": config.head_dim, "rope.dimension_count": config.head_dim, "rope.freq_base": theta,
         "vocab_size": config.vocab_size,
     }  # fmt: skip
+    experts = next((own for layer in config.layers if isinstance(own := layer.feed_forward, Experts)), None)
+    if experts is not None:
+        found |= {"expert_count": experts.count, "expert_used_count": experts.active}
+        found["expert_feed_forward_length"] = experts.width
+    if experts is not None and experts.shared is not None:
+        found["expert_shared_feed_forward_length"] = experts.shared.width
     factors: dict[str, Float32Array] = {}
     if kind in ("linear", "yarn"):
         found |= {"rope.scaling.type": kind, "rope.scaling.factor": settings.number("factor")}

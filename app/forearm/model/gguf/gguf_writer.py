@@ -1,14 +1,17 @@
 """Writes a model as one .gguf file, whose matrices are rounded to block types as llama.cpp mixes them.
 
 The loader hands its tensors to GgufWriter as it hands them to the executor, with the importance of columns if they were
-calibrated. Each row is rounded and written at once to its place, so that memory is that of a few rows.
+calibrated. Each row is rounded and written at once to its place, so that memory is that of a few rows. Of another .gguf
+file, tensors that are not rounded are copied as they are.
 Source of the mixtures: src/llama-quant.cpp of ggml-org/llama.cpp.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,9 +26,9 @@ from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.names import parts
 from forearm.model.checkpoint.shards import Files, widened
 from forearm.model.checkpoint.tensor_part import TensorPart
-from forearm.model.families.config import Attention, FeedForward, ModelConfig
+from forearm.model.families.config import Experts, ModelConfig
 from forearm.model.families.keys import read_json, text_part
-from forearm.model.families.matrices import uniform_formats
+from forearm.model.families.matrices import matrices, uniform_formats
 from forearm.model.gguf.gguf import is_gguf, read_gguf
 from forearm.model.gguf.gguf_architectures import ARCHITECTURES, NAMES
 from forearm.model.gguf.gguf_blocks import encode_rows, type_of_rows
@@ -36,33 +39,55 @@ from forearm.model.quantization.rounding import PLAIN, Rounding
 
 ROWS = 64  # of a matrix that a thread rounds at a time
 _OLD_KEYS = ("split.", "quantize.", "general.file_type", "general.quantization_version")
+_KEPT = ("position_embd", "token_types", "per_layer_model_proj", "altup", "laurel")  # which llama.cpp does not round
+_VALUES = ("attn_v", "attn_qkv", "attn_kv_b")  # matrices that have the rows of attention's values
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """The types of a file's matrices. more: of the head, and of attn_v and ffn_down in half of the layers if `mixed`.
+    """The types of a file's matrices. more: of the head, and of values and ffn_down in half of the layers if `mixed`.
 
-    number: general.file_type (llama.h, llama_ftype).
+    number: general.file_type (llama.h, llama_ftype). of_eight: of attn_output beside eight experts, as Mixtral has;
+    empty: `most`. Keys and values are then in Q8_0.
     """
 
     number: int
     most: str
     more: str
     mixed: bool = False
+    of_eight: str = ""
 
-    def type_of(self, name: str, columns: int, layers: int, tied: bool) -> str:
-        """Return the type of a matrix. tied: the embedding is the head, too."""
-        first, _, module = name.removesuffix(".weight").rpartition(".")
-        more = module == ("token_embd" if tied else "output")
-        if self.mixed and module in ("attn_v", "ffn_down"):
-            layer, eighth = int(first.removeprefix("blk.")), layers // 8
-            more = layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
-        return type_of_rows(self.more if more else self.most, columns)
+    def types(self, columns: Mapping[str, int], config: ModelConfig) -> dict[str, str]:
+        """Return the type of each matrix. columns: the length of its rows, by its name in the file."""
+        layers = sorted(_layer(name) for name in columns if _module(name) in _VALUES)
+        eight = any(isinstance(own := layer.feed_forward, Experts) and own.count == 8 for layer in config.layers)
+        found = {}
+        for name, width in columns.items():
+            module = _module(name)
+            more = module == ("token_embd" if config.tied_head else "output")
+            if self.mixed and module in _VALUES:
+                more = _is_sensitive(layers.index(_layer(name)), len(layers))
+            if self.mixed and module.startswith("ffn_down"):
+                more = _is_sensitive(_layer(name), len(config.layers))
+            dtype = self.more if more else self.most
+            if eight and (module in _VALUES or module == "attn_k"):
+                dtype = "Q8_0"
+            if eight and module == "attn_output":
+                dtype = self.of_eight or dtype
+            found[name] = type_of_rows(dtype, width)
+        return found
+
+
+def _is_sensitive(layer: int, layers: int) -> bool:
+    """Return whether a layer is of the first or last eighth, or every third between (llama.cpp: use_more_bits)."""
+    eighth = layers // 8
+    return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
 
 
 MIXTURES = {
     "Q4_0": Mixture(2, "Q4_0", "Q6_K"), "Q8_0": Mixture(7, "Q8_0", "Q8_0"), "Q6_K": Mixture(18, "Q6_K", "Q6_K"),
-    "Q4_K_M": Mixture(15, "Q4_K", "Q6_K", True), "Q5_K_M": Mixture(17, "Q5_K", "Q6_K", True),
+    "Q4_K_M": Mixture(15, "Q4_K", "Q6_K", True, "Q5_K"), "Q5_K_M": Mixture(17, "Q5_K", "Q6_K", True),
 }  # fmt: skip
 
 
@@ -75,13 +100,25 @@ def float_checkpoint(place: Path) -> Checkpoint:
     config = checkpoint.config
     if checkpoint.method not in ("", "gguf"):
         raise ConfigError(f"{place}: the checkpoint is quantized already ({checkpoint.method}); name one of floats")
-    dense = all(type(one.mixer) is Attention and type(one.feed_forward) is FeedForward for one in config.layers)
-    if not dense or config.modules or config.per_layer:
-        raise ConfigError(f"{place}: GGUF files are written of models of attention and dense feed-forwards alone")
     if not is_gguf(place):
         architecture_of(config)
     exact = uniform_formats(config, WeightFormat("float32"))
     return replace(checkpoint, formats=exact, calibrated=config.layers_stand_alone)
+
+
+@dataclass(frozen=True)
+class _Contents:
+    """What a file will hold.
+
+    parts: rows of tensors that the loader gives. shapes: of each tensor, by its name in the file. rounded: the columns
+    of matrices that are rounded. copied: type and bytes of tensors that no part fills.
+    """
+
+    metadata: dict[str, Any]
+    parts: list[TensorPart]
+    shapes: dict[str, Shape]
+    rounded: dict[str, int]
+    copied: dict[str, tuple[str, UInt8Array]]
 
 
 class GgufWriter:
@@ -99,20 +136,23 @@ class GgufWriter:
         if path.parent.exists() and any(path.parent.iterdir()):
             raise ConfigError(f"{path.parent} has files; name a new folder")
         self._head_dim, own = checkpoint.config.head_dim, is_gguf(checkpoint.folder)
-        metadata, copied, found = _copied(checkpoint) if own else _described(checkpoint, path.stem)
-        self._parts = {part.name: part for part in found}
+        contents = _of_file(checkpoint) if own else _of_folder(checkpoint, path.stem)
+        self._parts: dict[str, list[TensorPart]] = defaultdict(list)  # by name, in the order of the executor's rows
+        for part in sorted(contents.parts, key=lambda part: part.at):
+            self._parts[part.name].append(part)
+        metadata = contents.metadata | dict(vocabulary) | {"general.file_type": MIXTURES[mixture].number}
         self._interleaved = not own and ARCHITECTURES[metadata["general.architecture"]].interleaved
-        metadata |= dict(vocabulary) | {"general.file_type": MIXTURES[mixture].number}
-        tensors = _types(self._parts.values(), checkpoint.config, MIXTURES[mixture])
-        tensors |= {name: ("F32", values.shape) for name, values in copied.items()}
+        types = MIXTURES[mixture].types(contents.rounded, checkpoint.config)
+        types |= {name: dtype for name, (dtype, _) in contents.copied.items()}
+        tensors = {name: (types.get(name, "F32"), shape) for name, shape in contents.shapes.items()}
         head, self._places = gguf_header(metadata | {"general.quantization_version": 2}, tensors)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
             file.write(head)
             os.posix_fallocate(file.fileno(), 0, max(place.end for place in self._places.values()))
         self._file, self._threads = np.memmap(path, np.uint8, "r+"), ThreadPoolExecutor(threads, "round")
-        for name, values in copied.items():
-            self._rows(name)[:] = values.reshape(len(values), -1).view(np.uint8)
+        for name, (_, stored) in contents.copied.items():
+            self._file[self._places[name].begin : self._places[name].end] = stored
         changed = None if own else difference(checkpoint.config, gguf_config(read_gguf(path)))
         if changed is not None:
             path.unlink()
@@ -131,7 +171,9 @@ class GgufWriter:
         self, name: str, data: Float32Array | UInt16Array, dtype: str, row: int = 0, rounding: Rounding = PLAIN
     ) -> None:
         """Round rows of a matrix, and write them."""
-        stored = self._places[self._parts[name].stored].dtype
+        if name not in self._parts:
+            return
+        stored = self._places[self._parts[name][0].stored].dtype
 
         def rounded(first: int) -> UInt8Array:
             return encode_rows(stored, widened(data[first : first + ROWS], dtype), rounding.importance)
@@ -145,44 +187,71 @@ class GgufWriter:
         self._file.flush()
 
     def _put(self, name: str, row: int, stored: UInt8Array) -> None:
-        rows = np.arange(row, row + len(stored))
+        """Write rows of a part, uint8 [rows, bytes of one]; a vector has a row for each value. row: the executor's."""
+        parts_of_name = self._parts[name]
+        part = parts_of_name[bisect_right(parts_of_name, row, key=lambda part: part.at) - 1]
+        rows = np.arange(row, row + len(stored)) - part.at
         if self._interleaved and name.split(".")[2:3] in (["q"], ["k"]):  # the values of a head's two halves alternate
             of_head, half = rows % self._head_dim, self._head_dim // 2
             rows = rows - of_head + of_head % half * 2 + of_head // half
-        part = self._parts[name]
-        self._rows(part.stored)[part.row + rows] = stored
-
-    def _rows(self, name: str) -> UInt8Array:
-        """Return a tensor of the file, uint8 [rows, bytes of a row]; a vector has a row for each value."""
-        place = self._places[name]
-        return self._file[place.begin : place.end].reshape(place.shape[0], -1)
+        place = self._places[part.stored]
+        self._file[place.begin : place.end].reshape(-1, stored.shape[1])[part.row + rows * part.step] = stored
 
 
-def _copied(checkpoint: Checkpoint) -> tuple[dict[str, Any], dict[str, Float32Array], list[TensorPart]]:
-    """Return the metadata of a .gguf file, its tensors that no matrix or vector is made of, and the places of those."""
+def _module(name: str) -> str:
+    """Return the name of a tensor without its layer."""
+    return name.removesuffix(".weight").rpartition(".")[2]
+
+
+def _layer(name: str) -> int:
+    return int(name.split(".")[1])
+
+
+def _rounded(config: ModelConfig, found: Sequence[TensorPart]) -> dict[str, int]:
+    """Return the columns of each tensor that is rounded: all of its parts are rows of matrices that may be."""
+    formats = uniform_formats(config, WeightFormat("int8"))
+    exact = {part.stored for part in found if not part.matrix or not formats[part.matrix].is_quantized or part.turned}
+    kept = {part.stored for part in found if any(name in part.stored for name in _KEPT)}
+    return {part.stored: part.shape[1] for part in found if part.stored not in exact | kept}
+
+
+def _of_file(checkpoint: Checkpoint) -> _Contents:
+    """Return the contents of a .gguf file anew: what is not rounded is copied."""
     gguf, files = read_gguf(checkpoint.folder), Files()
-    found = [part for part, _ in checkpoint.sources if part.stored in gguf.tensors]  # others are in the metadata
-    used = {part.stored for part in found}
-    copied = {name: files.floats(tensor) for name, tensor in gguf.tensors.items() if name not in used}
-    return {key: value for key, value in gguf.metadata.items() if not key.startswith(_OLD_KEYS)}, copied, found
+    found = [  # other parts are in the metadata
+        replace(part, stored=gguf.entries[part.stored][0])
+        for part, _ in checkpoint.sources
+        if part.stored in gguf.entries
+    ]
+    rounded = _rounded(checkpoint.config, found)
+    copied = {
+        gguf.entries[name][0]: (tensor.dtype, files.mapping(tensor.path).bytes(tensor))
+        for name, tensor in gguf.tensors.items()
+        if gguf.entries[name][0] not in rounded
+    }
+    metadata = {key: value for key, value in gguf.metadata.items() if not key.startswith(_OLD_KEYS)}
+    return _Contents(
+        metadata, [part for part in found if part.stored in rounded], dict(gguf.entries.values()), rounded, copied
+    )
 
 
-def _described(checkpoint: Checkpoint, name: str) -> tuple[dict[str, Any], dict[str, Float32Array], list[TensorPart]]:
-    """Return the metadata of the model in a folder, factors of its angles, and the places of its parts in the file."""
-    keys = read_json(checkpoint.folder / "config.json")
-    metadata, factors = metadata_of(checkpoint.config, text_part(keys) or keys, name)
-    named = replace(checkpoint.config, names=NAMES | dict(ARCHITECTURES[metadata["general.architecture"]].names))
-    return metadata, factors, parts(named, {"token_embd.weight"})
-
-
-def _types(
-    found: Iterable[TensorPart], config: ModelConfig, mixture: Mixture
-) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Return type and shape of each tensor that the parts fill."""
-    tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
+def _of_folder(checkpoint: Checkpoint, name: str) -> _Contents:
+    """Return the contents of a file of the model in a folder; factors of its angles are copied."""
+    config, keys = checkpoint.config, read_json(checkpoint.folder / "config.json")
+    metadata, factors = metadata_of(config, text_part(keys) or keys, name)
+    named = replace(config, names=NAMES | dict(ARCHITECTURES[metadata["general.architecture"]].names))
+    found = parts(named, {"token_embd.weight"})
+    experts = {spec.name: spec.experts for spec in matrices(config)}
+    shapes: dict[str, Shape] = {}
     for part in found:
-        rows = max(part.row + part.shape[0], tensors[part.stored][1][0] if part.stored in tensors else 0)
-        matrix = len(part.shape) == 2
-        dtype = mixture.type_of(part.stored, part.shape[1], len(config.layers), config.tied_head) if matrix else "F32"
-        tensors[part.stored] = (dtype, (rows, *part.shape[1:]))
-    return tensors
+        rows = max(part.row + part.shape[0], shapes.get(part.stored, (0,))[0])
+        shapes[part.stored] = (rows, *part.shape[1:])
+    for part in found:
+        rows, *columns = shapes[part.stored]
+        if experts.get(part.matrix, 1) > 1:
+            shapes[part.stored] = (experts[part.matrix], rows // experts[part.matrix], *columns)
+        if part.name.endswith(".shared_gate"):
+            shapes[part.stored] = tuple(columns)
+    copied = {factor: ("F32", values.view(np.uint8)) for factor, values in factors.items()}
+    shapes |= {factor: values.shape for factor, values in factors.items()}
+    return _Contents(metadata, found, shapes, _rounded(config, found), copied)
