@@ -197,7 +197,7 @@ def test_each_expert_is_loaded_with_its_own_importance() -> None:
     target = CalibratedWeights(config, Loaded())
     weights = np.ones((own.count, config.hidden), np.float32)
     weights[:, 0] += np.arange(own.count)
-    target.see({"layers.0.experts.up": weights}, {})
+    target.see({"layers.0.experts.up": weights})
     first = np.zeros((own.width + 1, config.hidden), np.float32)
 
     target.load_matrix("layers.0.experts.gate", first, "float32")  # an expert's rows, and one of the next

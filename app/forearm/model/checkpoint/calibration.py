@@ -25,7 +25,6 @@ from forearm.model.families.config import Attention, ModelConfig
 from forearm.model.families.matrices import matrices, uniform_formats
 from forearm.model.quantization.feedback import RANK
 from forearm.model.quantization.rounding import PLAIN, Rounding, expert_slices
-from forearm.model.quantization.smoothing import ExpertSquares
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +150,7 @@ class CalibratedWeights:
         self._matrix_of = {part.name: (spec.name, part.rows) for spec in matrices(config) for part in spec.parts}
         self._importance: dict[str, Float32Array] = {}  # by matrix, float32 [experts, k]
 
-    def see(self, rows: Mapping[str, Float32Array], _squares: ExpertSquares) -> None:
+    def see(self, rows: Mapping[str, Float32Array]) -> None:
         """Take what the matrices that are loaded next are multiplied with (calibrated_layers)."""
         self._importance = {
             name: importance_of_experts(own) if is_of_experts(name) else importance(own)[None]

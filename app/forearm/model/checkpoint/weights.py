@@ -48,7 +48,7 @@ from forearm.model.pooling.adapters import AdaptedTensor
 from forearm.model.quantization.centred import CentredWeights
 from forearm.model.quantization.codes import CodedMatrix, Codes, column_order, dequantized, expressed
 from forearm.model.quantization.quality import log_loss
-from forearm.model.quantization.smoothing import ColumnSquares, ExpertSquares
+from forearm.model.quantization.smoothing import ColumnSquares
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -174,11 +174,11 @@ def _load_calibrated(
         if source not in behind:
             loader.load(target, *source)
 
-    squares: ExpertSquares = {}  # of the columns of the layer's parts of matrices
-
     def load(one: _native.Executor, layer: int) -> None:
-        squares.clear()
-        seen = ColumnSquares(squares, centred.expert_rows, one, layer) if centred else one
+        seen: TensorReceiver = one
+        if centred:
+            centred.squares.clear()
+            seen = ColumnSquares(centred.squares, centred.expert_rows, one, layer)
         beside = ("attention_bias", *(("positions", "embed_norm", "embed_norm.bias") if layer == 0 else ()))
         for part, stored in (*layers[layer], *(source for source in layers[None] if source[0].name in beside)):
             name = part.name.replace(f"layers.{layer}.", "layers.0.", 1)
@@ -192,13 +192,13 @@ def _load_calibrated(
             Files().mapping(table.path).rows(table, embed.rows(0, embed.shape[0]))[tokens], table.float_dtype
         )
     for layer, rows in enumerate(calibrated_layers(checkpoint.config, residual, load, team, not centred)):
-        seeing.see(rows, squares)
+        seeing.see(rows)
         for part, stored in layers[layer]:
             loader.load(seeing, part, stored)
     if centred:
         for source in behind:
-            plain.load(ColumnSquares(squares, centred.expert_rows), *source)
-        centred.see_stream(residual, squares)
+            plain.load(ColumnSquares(centred.squares, centred.expert_rows), *source)
+        centred.see_stream(residual)
     for part, stored in behind:
         loader.load(target, part, stored)
     log.info("weights: calibrated on %d tokens in %.1f s", len(tokens), time.monotonic() - began)

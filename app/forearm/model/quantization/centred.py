@@ -58,6 +58,7 @@ class CentredWeights:
         self._spec_of = {part.name: spec for spec in specs for part in spec.parts}
         self._parts = {spec.name: [part.name for part in spec.parts] for spec in specs}
         self.expert_rows = {part.name: part.rows for spec in specs for part in spec.parts}  # of an expert, by part
+        self.squares: ExpertSquares = {}  # of the columns of the parts that are seen next, which the loader adds up
         # By the part whose rows are multiplied with d, the matrix behind it.
         self._down_of = {
             f"layers.{i}.{at}up": f"layers.{i}.{at}down"
@@ -75,11 +76,8 @@ class CentredWeights:
         self._biases: dict[str, Float32Array] = {}  # by part of a matrix, those that were begun
         self._norm_biases: dict[str, Float32Array] = {}  # those of the checkpoint, by norm
 
-    def see(self, rows: Mapping[str, Float32Array], squares: ExpertSquares) -> None:
-        """Take what matrices of the float model are multiplied with (calibrated_layers), by their names.
-
-        squares: of the columns of their parts.
-        """
+    def see(self, rows: Mapping[str, Float32Array]) -> None:
+        """Take what matrices of the float model are multiplied with (calibrated_layers), by their names."""
         self._feedback.clear()  # of the layer before
         readers: dict[str, list[str]] = defaultdict(list)  # by norm
         for name in rows:
@@ -92,7 +90,7 @@ class CentredWeights:
             self._means[norm] = own.mean(axis=0)
             served = own - self._means[norm]
             rounded = [part for name in names if self._formats[name].is_quantized for part in self._parts[name]]
-            of_weights = [of_part for (part, _), of_part in squares.items() if part in rounded]
+            of_weights = [of_part for (part, _), of_part in self.squares.items() if part in rounded]
             if of_weights:
                 self._norm_columns[norm] = column_weights(np.square(served).mean(axis=0), np.sum(of_weights, axis=0))
                 behind = [name for name, before in self._norm_of.items() if before == norm]
@@ -100,7 +98,9 @@ class CentredWeights:
                 served = served * self._norm_columns[norm]
             self._see_rows(served, names)
         for name in {name for name in self._down_of.values() if name in rows}:
-            of_weights = [squares[part, i] for part in self._parts[name] for i in range(self._spec_of[part].experts)]
+            of_weights = [
+                self.squares[part, i] for part in self._parts[name] for i in range(self._spec_of[part].experts)
+            ]
             of_rows = squares_of_experts(rows[name]) if is_of_experts(name) else np.square(rows[name]).mean(axis=0)
             self._columns[name] = column_weights(np.atleast_2d(of_rows), np.stack(of_weights))
         for name, own in rows.items():
@@ -118,13 +118,13 @@ class CentredWeights:
                     found[group] = feedback_of(rows if group is None else rotation.turn(rows, group))
                 self._feedback[name] = found[group]
 
-    def see_stream(self, residual: Float32Array, squares: ExpertSquares) -> None:
-        """Take the stream behind the layers, float32 [tokens, hidden], and the squares of the head's columns."""
+    def see_stream(self, residual: Float32Array) -> None:
+        """Take the stream behind the layers, float32 [tokens, hidden]."""
         if "head" in self._norm_of and np.isfinite(residual).all():
             rows = residual - residual.mean(axis=1, keepdims=True) if self._config.layer_norm else residual
             means = np.square(rows).mean(axis=1, keepdims=True) + np.float32(self._config.norm_eps)
             normed = rows / np.sqrt(means) * self._weights_of("final_norm")
-            self.see({"head": normed + self._norm_biases.get("final_norm", np.float32(0))}, squares)
+            self.see({"head": normed + self._norm_biases.get("final_norm", np.float32(0))})
 
     def _weights_of(self, norm: str) -> Float32Array:
         part, stored = self._norms[norm]
