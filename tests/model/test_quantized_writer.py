@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from tests.model.cases import CASES
 from tests.model.made_cases import make
 from tests.model.run_native import Run, compute
@@ -20,10 +21,12 @@ from forearm.model.checkpoint.quantized_writer import packed
 from forearm.model.quantization.bits import unpacked
 
 CASE = {case.name: case for case in CASES}
-# Tied and biased; fused matrices; norms that add one; LayerNorms and norms after sublayers, which are not rotated.
+# Tied and biased; fused matrices; norms that add one; LayerNorms and norms after sublayers, which are not rotated;
+# experts with tensors of their own, and in one tensor, also by columns; states, latents, layers with shared weights.
 FAMILIES = (
     "llama-gqa", "llama-sharded-mqa-tied", "llama-biases", "qwen2", "phi3", "gemma", "starcoder2", "olmo2", "qwen2_vl",
-    "mixtral", "qwen3-moe", "qwen2-moe", "ernie-moe",
+    "mixtral", "qwen3-moe", "qwen2-moe", "ernie-moe", "gemma4-experts", "llama4-text", "qwen3.5", "qwen3.5-moe",
+    "lfm2-moe", "falcon-h1", "kimi-linear", "recurrent-gemma", "deepseek-v3", "zamba2",
 )  # fmt: skip
 
 
@@ -94,7 +97,7 @@ def test_what_can_t_be_written_is_refused(tmp_path: Path, capsys: pytest.Capture
     assert "is quantized already (compressed-tensors); name one of floats" in capsys.readouterr().err
     make(CASE["gpt-oss"], tmp_path / "experts")
     assert main(["quantize", str(tmp_path / "experts"), "-o", str(tmp_path / "again"), "--format", "int4"]) == 78
-    assert "experts that do" in capsys.readouterr().err
+    assert "experts.down_proj is not written, as it could not be read again" in capsys.readouterr().err
     assert not (tmp_path / "again").exists()
 
 
@@ -107,6 +110,19 @@ def test_routers_stay_floats_and_experts_have_one_format(tmp_path: Path) -> None
     assert set(settings["ignore"]) >= {"lm_head", "model.layers.0.block_sparse_moe.gate"}
     (group,) = settings["config_groups"].values()
     assert group["targets"] == ["Linear"]
+
+
+def test_all_that_is_not_rounded_is_copied_also_the_part_that_sees(tmp_path: Path) -> None:
+    make(CASE["qwen3.5"], tmp_path / "floats")
+
+    main(["quantize", str(tmp_path / "floats"), "-o", str(tmp_path / "codes"), "--format", "int4"])
+
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("floats", "codes"))
+    rounded = {name for name in before if f"{name}_packed" in after}
+    assert len(rounded) == 3 * 3 + 4 + 4 * 3, "three delta rules without gates, attention, four feed-forwards"
+    assert all(np.array_equal(before[name], after[name]) for name in before.keys() - rounded)
+    ignored = json.loads((tmp_path / "codes/config.json").read_text())["quantization_config"]["ignore"]
+    assert "model.visual.blocks.0.attn.qkv" in ignored, "or vLLM would look for its codes"
 
 
 @pytest.mark.parametrize("format", ["int4", "gguf-Q4_0"])

@@ -2,15 +2,18 @@
 
 The loader hands its tensors to CheckpointWriter as it hands them to the executor, rotated and calibrated. The files
 therefore hold the codes and scales that serving the float model would have in memory. Embedding and output head stay
-floats. A rotated model has norms of ones and an output head of its own.
+floats. A rotated model has norms of ones and an output head of its own; of others all that is not rounded is copied.
 Source of the format: quantization/quant_args.py of github.com/vllm-project/compressed-tensors.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import shutil
+from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -24,23 +27,27 @@ from forearm.array_types import Float32Array, Int8Array, UInt16Array
 from forearm.config.number_formats import WeightFormat
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint
-from forearm.model.checkpoint.shards import widened
+from forearm.model.checkpoint.formats import Source
+from forearm.model.checkpoint.names import parts
+from forearm.model.checkpoint.shards import Files, StoredTensor, read_tensors, widened
 from forearm.model.checkpoint.tensor_part import TensorPart
-from forearm.model.families.config import Attention, Experts, FeedForward
 from forearm.model.families.keys import read_json
 from forearm.model.families.matrices import matrices
-from forearm.model.quantization.rounding import PLAIN, Rounding
+from forearm.model.quantization.rounding import PLAIN, Rounding, expert_slices
 
 ROWS = 256  # of a matrix that a thread rounds at a time
 _STORED = {"float32": "F32", "int8": "I8", "int32": "I32", "int64": "I64", "float16": "F16", "bfloat16": "BF16"}
 _SKIPPED = (".safetensors", ".bin", ".index.json", ".gguf", ".pt", ".pth", ".h5", ".msgpack")  # weights of other forms
 Array = npt.NDArray[Any]
+KeptRows = tuple[range, str, Array]  # rows of a tensor, their dtype and values
 
 
 class CheckpointWriter:
     """Takes a model's tensors from the loader in place of an executor, and writes them to a model folder.
 
-    Of experts, each must have tensors of its own.
+    Each expert gets tensors of its own, as in checkpoints that other engines quantize. Unless the model is rotated,
+    tensors that are not rounded are copied, also those that nothing reads: a part that sees, or layers that predict
+    further tokens.
 
     checkpoint: opened with a --quantization to integers, embeddings not quantized.
     Raises: ConfigError if the model can't be written so, or `folder` has files.
@@ -51,63 +58,106 @@ class CheckpointWriter:
             raise ConfigError(f"{checkpoint.folder} is quantized already ({checkpoint.method}); name a model of floats")
         if not (checkpoint.folder / "config.json").is_file():
             raise ConfigError(f"{checkpoint.folder} has no config.json; name a model folder")
-        attends = all(
-            type(one.mixer) is Attention and isinstance(one.feed_forward, FeedForward | Experts)
-            for one in checkpoint.config.layers
-        )
-        if not attends or checkpoint.config.modules:
+        if checkpoint.config.modules:
             raise ConfigError(
-                f"{checkpoint.folder}: only models of attention and feed-forwards are written; serve it with "
+                f"{checkpoint.folder}: only models that forearm computes itself are written; serve it with "
                 "--quantization"
-            )
-        parts = [part for part, _ in checkpoint.sources]
-        rows = {part.name: part.rows for spec in matrices(checkpoint.config) for part in spec.parts}
-        pieces = any(part.shape[0] != rows.get(part.name, part.shape[0]) for part in parts)
-        if checkpoint.config.parallel_residual or pieces or any(part.transposed or part.step > 1 for part in parts):
-            raise ConfigError(
-                f"{checkpoint.config.model_type}: norms that share a tensor, experts that do, and what is stored in "
-                "pieces or by columns, are not written; serve the model with --quantization instead"
             )
         if folder.exists() and any(folder.iterdir()):
             raise ConfigError(f"{folder} has files; name a new folder")
         self._checkpoint, self._folder = checkpoint, folder
-        self._parts = {(part.name, part.at): part for part in parts}  # by the first row
-        self._expert_rows = rows
+        self._spec_of = {part.name: spec for spec in matrices(checkpoint.config) for part in spec.parts}
+        self._expert_rows = {part.name: part.rows for spec in self._spec_of.values() for part in spec.parts}
+        self._parts: dict[str, list[TensorPart]] = defaultdict(list)  # by name, in the order of the executor's rows
+        for part, _ in sorted(checkpoint.sources, key=lambda source: source[0].at):
+            self._parts[part.name].append(part)
+        rounded = self._rounded_tensors()
+        stored = {} if checkpoint.rotated else read_tensors(checkpoint.folder)
+        self._copied = {name: tensor for name, tensor in stored.items() if name not in rounded}
+        if not checkpoint.rotated:
+            self._check_names(rounded)
         self._kernels = _native.Kernels(_native.tier())
         self._threads = ThreadPoolExecutor(threads, "round")
-        self._pieces: dict[str, list[tuple[int, str, Array]]] = defaultdict(list)  # first row, dtype, rows of a tensor
+        self._pieces: dict[str, list[KeptRows]] = defaultdict(list)  # these three by the name of a tensor
+        self._packed_columns: dict[str, int] = {}
+        self._format_of: dict[str, WeightFormat] = {}
+
+    def _rounded_tensors(self) -> dict[str, list[TensorPart]]:
+        """Return the parts of each tensor that is rounded. Raises: ConfigError for what could not be read again."""
+        sharing: dict[str, list[Source]] = defaultdict(list)
+        for source in self._checkpoint.sources:
+            sharing[source[0].stored].append(source)
+        found: dict[str, list[TensorPart]] = {}
+        for name, sources in sharing.items():
+            own, stored = [part for part, _ in sources], sources[0][1]
+            rounded = [bool(part.matrix) and self._checkpoint.formats[part.matrix].is_quantized for part in own]
+            if not any(rounded):
+                continue
+            spec = self._spec_of[own[rounded.index(True)].name]
+            by_columns = own[0].transposed and spec.experts == 1
+            if not all(rounded) or sum(part.shape[0] for part in own) != stored.shape[0] or by_columns:
+                raise self._refused(name)
+            if spec.experts > 1 and spec.bias:
+                raise self._refused(name)
+            found[name] = own
+        return found
+
+    def _check_names(self, rounded: Mapping[str, Sequence[TensorPart]]) -> None:
+        """Raise ConfigError if the names of what is written are not those of a checkpoint of this model."""
+        names, written = set(self._copied), set(self._copied)
+        for sharing in rounded.values():
+            spec, own = self._spec_of[sharing[0].name], {sharing[0].stored}
+            if spec.experts > 1:
+                rows = self._expert_rows[sharing[0].name]
+                own = {
+                    _of_expert(part, row // rows)
+                    for part in sharing
+                    for row in range(part.at, part.at + part.shape[0], rows)
+                }
+            names |= own
+            written |= {f"{name}_packed" for name in own} if _packed(self._checkpoint.formats[spec.name]) else own
+        if missing := {part.stored for part in parts(self._checkpoint.config, written)} - names:
+            raise self._refused(min(missing))
+
+    def _refused(self, name: str) -> ConfigError:
+        return ConfigError(
+            f"{self._checkpoint.config.model_type}: {name} is not written, as it could not be read again (matrices "
+            "stored by columns or shared by layers, experts with biases or of other names); serve the model with "
+            "--quantization instead"
+        )
 
     def load_vector(self, name: str, values: Float32Array, row: int = 0) -> None:
         """Keep a norm or bias, float32 [rows]."""
-        self._keep(self._parts[name, row], "", 0, "float32", values)
+        self._keep(name, row, "", "float32", values)
 
     def load_matrix(
         self, name: str, data: Float32Array | UInt16Array, dtype: str, row: int = 0, rounding: Rounding = PLAIN
     ) -> None:
         """Round rows of a matrix as the executor's load_matrix does, and keep codes and scales."""
-        row, begin = row % self._expert_rows[name], row // self._expert_rows[name] * self._expert_rows[name]
-        part = self._parts[name, begin]
-        format = self._checkpoint.formats[part.matrix]
+        format = self._checkpoint.formats[self._spec_of[name].name]
         if not format.is_quantized:
-            return self._keep(part, "", row, *self._floats(data, dtype))
+            return self._keep(name, row, "", *self._floats(data, dtype))
 
-        def rounded(first: int) -> tuple[Int8Array, Float32Array]:
-            rows = widened(data[first : first + ROWS], dtype)
+        def rounded(span: slice) -> tuple[Int8Array, Float32Array]:
+            rows = widened(data[span], dtype)
             group = format.group or rows.shape[1]
             return self._kernels.round(
                 rows, format.dtype, group, format.scale_dtype, rounding.importance, rounding.feedback
             )
 
-        for first, (codes, scales) in zip(
-            range(0, len(data), ROWS), self._threads.map(rounded, range(0, len(data), ROWS)), strict=True
-        ):
-            at = row + first
+        spans = [
+            slice(first, min(first + ROWS, own.stop))
+            for _, own in expert_slices(self._expert_rows[name], row, len(data))
+            for first in range(own.start, own.stop, ROWS)
+        ]
+        for span, (codes, scales) in zip(spans, self._threads.map(rounded, spans), strict=True):
+            at = row + span.start
             if _packed(format):
-                self._keep(part, "_packed", at, "int32", packed(codes, format.bits))
+                self._keep(name, at, "_packed", "int32", packed(codes, format.bits), codes.shape[1])
             else:
-                self._keep(part, "", at, "int8", codes)
+                self._keep(name, at, "", "int8", codes)
             half = format.scale_dtype == "float16"
-            self._keep(part, "_scale", at, format.scale_dtype, scales.astype(np.float16) if half else scales)
+            self._keep(name, at, "_scale", format.scale_dtype, scales.astype(np.float16) if half else scales)
         return None
 
     def finish_loading(self) -> None:
@@ -125,29 +175,33 @@ class CheckpointWriter:
             changed["tie_word_embeddings"] = False
         text = {"text_config": config["text_config"] | changed} if "text_config" in config else {}
         (self._folder / "config.json").write_text(json.dumps(dict(config) | text | changed, indent=2) + "\n")
-        tensors: list[tuple[str, str, Array]] = []
-        for name, pieces in self._pieces.items():
-            ordered = sorted(pieces, key=lambda piece: piece[0])
-            tensors.append(
-                (name, ordered[0][1], np.ascontiguousarray(np.concatenate([rows for _, _, rows in ordered])))
-            )
-        counts: dict[tuple[str, int], int] = defaultdict(int)  # rows of a tensor of packed codes, by name and columns
-        for part in self._parts.values():
-            if part.matrix and _packed(self._checkpoint.formats[part.matrix]):
-                counts[part.stored, part.shape[1]] += part.shape[0]
-        for (stored, columns), count in counts.items():
-            tensors.append((f"{stored}_shape", "int64", np.array([count, columns], np.int64)))
+        for name, k in self._packed_columns.items():
+            shape = np.array([_row_count(self._pieces[f"{name}_packed"]), k], np.int64)
+            self._pieces[f"{name}_shape"] = [(range(2), "int64", shape)]
+        self._write({**self._pieces, **self._copied})
+
+    def _write(self, tensors: Mapping[str, Sequence[KeptRows] | StoredTensor]) -> None:
+        """Write tensors by name, of values in memory or of bytes in another file."""
         header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-        at = 0
-        for name, dtype, values in tensors:
-            places = [at, at := at + values.nbytes]
-            header[name] = {"dtype": _STORED[dtype], "shape": values.shape, "data_offsets": places}
+        at, files = 0, Files()
+        for name, tensor in tensors.items():
+            if isinstance(tensor, StoredTensor):
+                dtype, shape, size = tensor.dtype, tensor.shape, tensor.end - tensor.begin
+            else:
+                _, kind, values = tensor[0]
+                dtype, shape = _STORED[kind], (_row_count(tensor), *values.shape[1:])
+                size = math.prod(shape) * values.itemsize
+            header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at := at + size]}
         head = json.dumps(header).encode()
         head += b" " * (-len(head) % 8)
         with (self._folder / "model.safetensors").open("wb") as file:
             file.write(len(head).to_bytes(8, "little") + head)
-            for _, _, values in tensors:
-                file.write(values.data)
+            for tensor in tensors.values():
+                if isinstance(tensor, StoredTensor):
+                    file.write(files.mapping(tensor.path).bytes(tensor).data)
+                    files.release(tensor)
+                else:
+                    file.write(_joined(tensor).data)
 
     def _floats(self, data: Float32Array | UInt16Array, dtype: str) -> tuple[str, Array]:
         """Return dtype and values of rows that stay floats: the model's dtype, also after a rotation in float32."""
@@ -161,24 +215,35 @@ class CheckpointWriter:
         rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
         return wanted, rounded.astype(np.uint16)
 
-    def _keep(self, part: TensorPart, suffix: str, row: int, dtype: str, values: Array) -> None:
-        embedding = self._parts["embed", 0].stored
-        own_head = part.name == "head" and part.stored == embedding  # of a rotated model: its file has a tied head
-        stored = "lm_head.weight" if own_head else part.stored
-        self._pieces[stored + suffix].append((part.row + row, dtype, values))
+    def _keep(self, name: str, row: int, suffix: str, dtype: str, values: Array, k: int = 0) -> None:
+        """Keep rows of a tensor, from row `row` of the executor's on. k: columns of packed codes."""
+        same = self._parts[name]
+        part = same[bisect_right(same, row, key=lambda one: one.at) - 1]
+        if part.stored in self._copied:
+            return
+        stored, own = part.stored, part.rows(row - part.at, row - part.at + len(values))
+        if name == "head" and stored == self._parts["embed"][0].stored:  # of a rotated model: its file has a tied head
+            stored = "lm_head.weight"
+        if name in self._spec_of and self._spec_of[name].experts > 1:
+            expert, first = divmod(row, self._expert_rows[name])
+            stored, own = _of_expert(part, expert), range(first, first + len(values))
+        self._pieces[stored + suffix].append((own, dtype, values))
+        if k:
+            self._packed_columns[stored] = k
+        if part.matrix:
+            self._format_of[stored] = self._checkpoint.formats[part.matrix]
 
     def _settings(self) -> dict[str, Any]:
         """Return quantization_config: the most common format is of all Linear modules, others name theirs."""
         modules: dict[WeightFormat, list[str]] = defaultdict(list)
         ignored = {"lm_head"}
-        for part in self._parts.values():
-            if not part.matrix:
-                continue
-            format, module = self._checkpoint.formats[part.matrix], part.stored.removesuffix(".weight")
+        for stored, format in self._format_of.items():
             if format.is_quantized:
-                modules[replace(format, wide=False)].append(module)  # which a file does not say
-            elif part.layer is not None:
-                ignored.add(module)
+                modules[replace(format, wide=False)].append(stored.removesuffix(".weight"))  # no file says wide
+            elif stored != self._parts["embed"][0].stored:
+                ignored.add(stored.removesuffix(".weight"))
+        floats = (name for name, tensor in self._copied.items() if len(tensor.shape) == 2 and name.endswith(".weight"))
+        ignored |= {name.removesuffix(".weight") for name in floats}
         ordered = sorted(modules.items(), key=lambda item: -len(item[1]))
         groups = {
             f"group_{i}": {"targets": sorted(set(names)) if i else ["Linear"], **_scheme(format)}
@@ -190,6 +255,27 @@ class CheckpointWriter:
             "format": formats.pop() if len(formats) == 1 else "mixed-precision", "ignore": sorted(ignored),
             "config_groups": groups,
         }  # fmt: skip
+
+
+def _of_expert(part: TensorPart, expert: int) -> str:
+    """Return the name of an expert's own tensor: the checkpoint's, or in place of one of all experts a usual one."""
+    block, _, own = part.stored.rpartition("experts.")
+    if own.startswith(f"{expert}."):
+        return part.stored
+    role = part.name.rpartition(".")[2]
+    return f"{block}experts.{expert}.{role}_proj.weight"
+
+
+def _row_count(pieces: Sequence[KeptRows]) -> int:
+    return max(rows[-1] + 1 for rows, _, _ in pieces)
+
+
+def _joined(pieces: Sequence[KeptRows]) -> Array:
+    """Return the values of a tensor that was kept in pieces."""
+    whole = np.empty((_row_count(pieces), *pieces[0][2].shape[1:]), pieces[0][2].dtype)
+    for rows, _, values in pieces:
+        whole[rows.start : rows.stop : rows.step] = values
+    return whole
 
 
 def packed(codes: Int8Array, bits: int) -> npt.NDArray[np.int32]:

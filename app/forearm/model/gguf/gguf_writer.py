@@ -41,7 +41,6 @@ ROWS = 64  # of a matrix that a thread rounds at a time
 _OLD_KEYS = ("split.", "quantize.", "general.file_type", "general.quantization_version")
 _KEPT = ("position_embd", "token_types", "per_layer_model_proj", "altup", "laurel")  # which llama.cpp does not round
 _VALUES = ("attn_v", "attn_qkv", "attn_kv_b")  # matrices that have the rows of attention's values
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ def float_checkpoint(place: Path) -> Checkpoint:
 
 @dataclass(frozen=True)
 class _Contents:
-    """What a file will hold.
+    """Contents of a file to be written.
 
     parts: rows of tensors that the loader gives. shapes: of each tensor, by its name in the file. rounded: the columns
     of matrices that are rounded. copied: type and bytes of tensors that no part fills.
@@ -116,7 +115,7 @@ class _Contents:
 
     metadata: dict[str, Any]
     parts: list[TensorPart]
-    shapes: dict[str, Shape]
+    shapes: dict[str, tuple[int, ...]]
     rounded: dict[str, int]
     copied: dict[str, tuple[str, UInt8Array]]
 
@@ -242,7 +241,7 @@ def _of_folder(checkpoint: Checkpoint, name: str) -> _Contents:
     named = replace(config, names=NAMES | dict(ARCHITECTURES[metadata["general.architecture"]].names))
     found = parts(named, {"token_embd.weight"})
     experts = {spec.name: spec.experts for spec in matrices(config)}
-    shapes: dict[str, Shape] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for part in found:
         rows = max(part.row + part.shape[0], shapes.get(part.stored, (0,))[0])
         shapes[part.stored] = (rows, *part.shape[1:])
