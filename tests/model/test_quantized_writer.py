@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from tests.e2e.pooling_models import minilm
 from tests.model.cases import CASES
 from tests.model.made_cases import make
 from tests.model.run_native import Run, compute
@@ -99,6 +100,17 @@ def test_what_can_t_be_written_is_refused(tmp_path: Path, capsys: pytest.Capture
     assert main(["quantize", str(tmp_path / "experts"), "-o", str(tmp_path / "again"), "--format", "int4"]) == 78
     assert "experts.down_proj is not written, as it could not be read again" in capsys.readouterr().err
     assert not (tmp_path / "again").exists()
+
+
+@pytest.mark.parametrize("format", ["int4", "gguf-Q8_0"])
+def test_a_model_that_generates_no_text_is_refused_as_such(
+    format: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["quantize", str(minilm()), "-o", str(tmp_path / "codes"), "--format", format]) == 78
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(
+        "it gives vectors or scores, and only models that generate text are written; serve it with --quantization"
+    )
 
 
 def test_routers_stay_floats_and_experts_have_one_format(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from forearm.model.checkpoint.quantized_writer import CheckpointWriter
 from forearm.model.checkpoint.weights import load_weights
 from forearm.model.gguf.gguf import is_gguf
 from forearm.model.gguf.gguf_writer import MIXTURES, GgufWriter, float_checkpoint
+from forearm.model.pooling.plan import PoolingAsked
+from forearm.model.pooling.pooling import pooling_plan
 from forearm.model.quantization.quantization import Asked
 from forearm.text.tokenizer.gguf_vocabulary import check_vocabulary, gguf_vocabulary
 
@@ -60,6 +62,11 @@ def run(argv: Sequence[str]) -> int:
         raise ConfigError(f"--quality-tokens {given.quality_tokens}: it must be 0 or at least 2")
     threads = given.threads or len(os.sched_getaffinity(0))
     place = find_model(given.model)
+    if pooling_plan(place, PoolingAsked()) is not None:
+        raise ConfigError(
+            f"{given.model}: it gives vectors or scores, and only models that generate text are written; "
+            "serve it with --quantization"
+        )
     with _new_folder(given.output):
         written = (_write_gguf if given.format.startswith(_GGUF) else _write_codes)(given, place, threads)
     if given.quality_tokens:

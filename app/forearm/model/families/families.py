@@ -98,7 +98,7 @@ def _unknown(outer: Keys, families: Mapping[str, Family], pooled: bool) -> Confi
     near = difflib.get_close_matches(keys.text("model_type"), families, n=1, cutoff=0.5)
     nearest = f" (the nearest name is {near[0]})" if near else ""
     other = "Other types generate text, but are not served for pooling" if pooled else f"For any other, {TORCH_MISSING}"
-    return keys.wrong("model_type", f"one of {', '.join(sorted(families))}{nearest}. {other}")
+    return keys.wrong("model_type", f"one of the {len(families)} types that forearm computes itself{nearest}. {other}")
 
 
 def family_of(outer: Keys, families: Mapping[str, Family]) -> Family | None:
