@@ -230,7 +230,8 @@ def _match(
         )
     by_name: dict[str, list[TensorPart]] = defaultdict(list)
     try:
-        for part in parts(replace(config, centred=False), tensors.keys()):  # biases of means are not stored
+        stored = {name.removesuffix("_packed") for name in tensors}  # the ending of compressed-tensors' codes
+        for part in parts(replace(config, centred=False), stored):  # biases of means are not stored
             by_name[part.stored].append(part)
     except ConfigError as problem:
         raise ConfigError(f"{folder}: {problem}; see model_type in config.json") from None

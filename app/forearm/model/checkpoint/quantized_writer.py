@@ -104,10 +104,10 @@ class CheckpointWriter:
 
     def _check_names(self, rounded: Mapping[str, Sequence[TensorPart]]) -> None:
         """Raise ConfigError if the names of what is written are not those of a checkpoint of this model."""
-        names, written = set(self._copied), set(self._copied)
+        names = set(self._copied)
         for sharing in rounded.values():
-            spec, own = self._spec_of[sharing[0].name], {sharing[0].stored}
-            if spec.experts > 1:
+            own = {sharing[0].stored}
+            if self._spec_of[sharing[0].name].experts > 1:
                 rows = self._expert_rows[sharing[0].name]
                 own = {
                     _of_expert(part, row // rows)
@@ -115,8 +115,7 @@ class CheckpointWriter:
                     for row in range(part.at, part.at + part.shape[0], rows)
                 }
             names |= own
-            written |= {f"{name}_packed" for name in own} if _packed(self._checkpoint.formats[spec.name]) else own
-        if missing := {part.stored for part in parts(self._checkpoint.config, written)} - names:
+        if missing := {part.stored for part in parts(self._checkpoint.config, names)} - names:
             raise self._refused(min(missing))
 
     def _refused(self, name: str) -> ConfigError:
