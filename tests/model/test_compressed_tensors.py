@@ -18,7 +18,6 @@ from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.checkpoint.shards import Files
 from forearm.model.quantization.codes import CodedMatrix, dequantized
 
-
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="compressed-tensors 0.20 needs Python 3.11")
 
 

@@ -23,11 +23,11 @@ from forearm.model.quantization.bits import unpacked
 
 CASE = {case.name: case for case in CASES}
 # Tied and biased; fused matrices; norms that add one; LayerNorms and norms after sublayers, which are not rotated;
-# experts with tensors of their own, and in one tensor, also by columns; states, latents, layers with shared weights.
+# experts with tensors of their own, and in one tensor, also by columns; states, latents.
 FAMILIES = (
     "llama-gqa", "llama-sharded-mqa-tied", "llama-biases", "qwen2", "phi3", "gemma", "starcoder2", "olmo2", "qwen2_vl",
     "mixtral", "qwen3-moe", "qwen2-moe", "ernie-moe", "gemma4-experts", "llama4-text", "qwen3.5", "qwen3.5-moe",
-    "lfm2-moe", "falcon-h1", "kimi-linear", "recurrent-gemma", "deepseek-v3", "zamba2",
+    "lfm2-moe", "falcon-h1", "kimi-linear", "recurrent-gemma", "deepseek-v3", "hy_v4",
 )  # fmt: skip
 
 
@@ -96,10 +96,16 @@ def test_what_can_t_be_written_is_refused(tmp_path: Path, capsys: pytest.Capture
     assert main(["quantize", "-o", str(tmp_path / "codes")]) == 0
     assert main(["quantize", str(tmp_path / "codes"), "-o", str(tmp_path / "again")]) == 78
     assert "is quantized already (compressed-tensors); name one of floats" in capsys.readouterr().err
-    make(CASE["gpt-oss"], tmp_path / "experts")
-    assert main(["quantize", str(tmp_path / "experts"), "-o", str(tmp_path / "again"), "--format", "int4"]) == 78
-    assert "experts.down_proj is not written, as it could not be read again" in capsys.readouterr().err
-    assert not (tmp_path / "again").exists()
+    for name, tensor in (
+        ("gpt-oss", "experts.down_proj"),
+        ("gpt2", "c_attn.weight"),
+        ("zamba2", "call.0.weight"),
+        ("granite-moe", "input_linear.weight"),
+    ):
+        make(CASE[name], tmp_path / name)
+        assert main(["quantize", str(tmp_path / name), "-o", str(tmp_path / "again"), "--format", "int4"]) == 78
+        assert f"{tensor} is not written, as it could not be read again" in capsys.readouterr().err
+        assert not (tmp_path / "again").exists()
 
 
 @pytest.mark.parametrize("format", ["int4", "gguf-Q8_0"])

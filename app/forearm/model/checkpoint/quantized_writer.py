@@ -33,6 +33,7 @@ from forearm.model.checkpoint.shards import Files, StoredTensor, read_tensors, w
 from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.families.keys import read_json
 from forearm.model.families.matrices import matrices
+from forearm.model.pooling.adapters import AdaptedTensor
 from forearm.model.quantization.rounding import PLAIN, Rounding, expert_slices
 
 ROWS = 256  # of a matrix that a thread rounds at a time
@@ -89,15 +90,16 @@ class CheckpointWriter:
             sharing[source[0].stored].append(source)
         found: dict[str, list[TensorPart]] = {}
         for name, sources in sharing.items():
-            own, stored = [part for part, _ in sources], sources[0][1]
+            own, stored = [part for part, _ in sources if part.name != "head"] or [sources[0][0]], sources[0][1]
             rounded = [bool(part.matrix) and self._checkpoint.formats[part.matrix].is_quantized for part in own]
+            whole = sum(part.shape[0] for part in own) == stored.shape[0]
+            if self._checkpoint.rotated and not whole:
+                raise self._refused(name)
             if not any(rounded):
                 continue
             spec = self._spec_of[own[rounded.index(True)].name]
-            by_columns = own[0].transposed and spec.experts == 1
-            if not all(rounded) or sum(part.shape[0] for part in own) != stored.shape[0] or by_columns:
-                raise self._refused(name)
-            if spec.experts > 1 and spec.bias:
+            of_its_own = not spec.bias if spec.experts > 1 else not own[0].transposed
+            if not (whole and all(rounded) and of_its_own) or isinstance(stored, AdaptedTensor):
                 raise self._refused(name)
             found[name] = own
         return found
@@ -121,8 +123,8 @@ class CheckpointWriter:
     def _refused(self, name: str) -> ConfigError:
         return ConfigError(
             f"{self._checkpoint.config.model_type}: {name} is not written, as it could not be read again (matrices "
-            "stored by columns or shared by layers, experts with biases or of other names); serve the model with "
-            "--quantization instead"
+            "stored by columns, with adapters or shared by layers, experts with biases or of other names); serve the "
+            "model with --quantization instead"
         )
 
     def load_vector(self, name: str, values: Float32Array, row: int = 0) -> None:
