@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import logging
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -52,3 +57,20 @@ def test_a_method_that_the_checkpoint_does_not_have_is_refused() -> None:
 def test_an_unknown_quantization_is_refused() -> None:
     with pytest.raises(ConfigError, match="int3: write one of none, int8, int4"):
         answer(quantization="int3")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_file_that_was_not_completed_has_not_its_name(tmp_path: Path, number: signal.Signals) -> None:
+    """A .gguf file has its full length before its weights are written: half of one would be served."""
+    folder = tmp_path / "codes"
+    argv = [sys.executable, "-m", "forearm", "quantize", "-o", str(folder), "--format", "gguf-Q4_K_M"]
+    with subprocess.Popen([*argv, "--threads", "1"], stderr=subprocess.DEVNULL) as process:
+        while not list(folder.glob("*.partial")):
+            assert process.poll() is None
+            time.sleep(0.001)
+        process.send_signal(number)
+        status = process.wait(60)
+
+    assert status == (130 if number == signal.SIGINT else -number)
+    assert not list(folder.glob("*.gguf"))
+    assert folder.exists() == (number == signal.SIGKILL)

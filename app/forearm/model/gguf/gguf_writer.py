@@ -123,7 +123,8 @@ class _Contents:
 class GgufWriter:
     """Takes a model's tensors from the loader in place of an executor, and writes them to a .gguf file.
 
-    checkpoint: of float_checkpoint. path: the new file, in a folder without files. mixture: a name of MIXTURES.
+    checkpoint: of float_checkpoint. path: the new file, in a folder without files; it has the ending .partial until it
+    is complete, because it has its full length from the start and could be served. mixture: a name of MIXTURES.
     vocabulary: the metadata of the tokenizer; that of another .gguf file is kept instead.
     Raises: ConfigError if the keys of a .gguf file can't say the model, or the folder has files; OSError for a full
     disk.
@@ -146,15 +147,16 @@ class GgufWriter:
         tensors = {name: (types.get(name, "F32"), shape) for name, shape in contents.shapes.items()}
         head, self._places = gguf_header(metadata | {"general.quantization_version": 2}, tensors)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
+        self._path, self._partial = path, path.with_name(f"{path.name}.partial")
+        with self._partial.open("wb") as file:
             file.write(head)
             os.posix_fallocate(file.fileno(), 0, max(place.end for place in self._places.values()))
-        self._file, self._threads = np.memmap(path, np.uint8, "r+"), ThreadPoolExecutor(threads, "round")
+        self._file, self._threads = np.memmap(self._partial, np.uint8, "r+"), ThreadPoolExecutor(threads, "round")
         for name, (_, stored) in contents.copied.items():
             self._file[self._places[name].begin : self._places[name].end] = stored
-        changed = None if own else difference(checkpoint.config, gguf_config(read_gguf(path)))
+        changed = None if own else difference(checkpoint.config, gguf_config(read_gguf(self._partial)))
         if changed is not None:
-            path.unlink()
+            self._partial.unlink()
             raise ConfigError(
                 f"{checkpoint.folder}: {changed} of this {checkpoint.config.model_type} has no key in a GGUF file of "
                 f"the architecture {metadata['general.architecture']}; choose --format {INTEGERS[4]} or "
@@ -182,8 +184,9 @@ class GgufWriter:
             self._put(name, row + first, blocks)
 
     def finish_loading(self) -> None:
-        """Write what is still in memory."""
+        """Write what is still in memory, and give the file its name."""
         self._file.flush()
+        self._partial.rename(self._path)
 
     def _put(self, name: str, row: int, stored: UInt8Array) -> None:
         """Write rows of a part, uint8 [rows, bytes of one]; a vector has a row for each value. row: the executor's."""
