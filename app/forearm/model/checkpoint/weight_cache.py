@@ -225,7 +225,7 @@ def _tensors_by_file(checkpoint: Checkpoint) -> dict[Path, list[tuple[int, int]]
 
 
 def _model(checkpoint: Checkpoint) -> str:
-    return _digest(str(checkpoint.folder.resolve()).encode())
+    return _digest(os.fsencode(checkpoint.folder.resolve()))
 
 
 def _digest(content: bytes) -> str:

@@ -97,7 +97,7 @@ def write_cached_tokenizer(cache: Path, source: Path, parts: TokenizerParts, mos
 
 def _place(cache: Path, source: Path) -> Path:
     name = re.sub(r"[^\w.-]", "_", source.name)
-    return cache / f"{name}-{hashlib.sha256(str(source.resolve()).encode()).hexdigest()[:16]}{TOKENIZER}"
+    return cache / f"{name}-{hashlib.sha256(os.fsencode(source.resolve())).hexdigest()[:16]}{TOKENIZER}"
 
 
 def _key(source: Path, header_bytes: int) -> str:
@@ -112,5 +112,5 @@ def _key(source: Path, header_bytes: int) -> str:
             continue
         with file.open("rb") as opened:
             content = opened.read() if source.is_dir() else opened.read(header_bytes)
-        digest.update(repr((str(file.relative_to(source.parent)), len(content))).encode() + content)
+        digest.update(repr((os.fsencode(file.relative_to(source.parent)), len(content))).encode() + content)
     return digest.hexdigest()
