@@ -1,4 +1,4 @@
-"""File descriptors of a process: the limit at start, and a line in the log while none is left."""
+"""File descriptors of a process: standard streams and the limit at start, a line in the log while none is left."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import errno
 import logging
 import os
 import resource
+import sys
 import time
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
-from forearm.errors import ConfigError
+from forearm.errors import ConfigError, InvalidRequest
 
 if TYPE_CHECKING:
     import asyncio
@@ -23,6 +25,34 @@ _REPEAT_S = 60.0
 _REMEDY = "raise the limit (`ulimit -Hn`, LimitNOFILE=, docker run --ulimit nofile=)"
 
 log = logging.getLogger(__name__)
+
+
+def open_standard_streams() -> None:
+    """Connect closed standard streams (`>&-`) to /dev/null, and make the others take any text.
+
+    A socket or file that is opened later would get a free number below 3, and with it what is printed. A text that the
+    locale's encoding lacks is printed with escapes. Bytes that are no text are read as lone surrogates, which
+    `check_text` finds.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            number = os.open(os.devnull, os.O_RDWR)  # the lowest free one, as those below are open by now
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115  (it stays open)
+        elif isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="surrogateescape" if name == "stdin" else "backslashreplace")
+
+
+def check_text(name: str, text: str) -> str:
+    """Return a text that a user has given. Raises: InvalidRequest if it has bytes that are not of its encoding."""
+    wrong = next((at for at, letter in enumerate(text) if "\ud800" <= letter <= "\udfff"), None)
+    if wrong is None:
+        return text
+    byte = ord(text[wrong]) - 0xDC00
+    found = f"byte 0x{byte:02x}" if 0x80 <= byte <= 0xFF else f"the lone surrogate U+{ord(text[wrong]):04X}"
+    encoding, before = sys.getfilesystemencoding().upper(), text[max(wrong - 20, 0) : wrong]
+    raise InvalidRequest(f"{name} is not {encoding}, as this locale's texts are: {found} after {before!r}; convert it")
 
 
 def raise_limit() -> None:

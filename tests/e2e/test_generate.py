@@ -57,3 +57,9 @@ def test_the_answer_is_printed_while_it_is_computed() -> None:
 
     assert b"".join(pieces).startswith(b"A glacier is")
     assert len(pieces) > 2  # and the line's end: several writes
+
+
+def test_an_empty_prompt_is_one_and_standard_input_is_not_read() -> None:
+    command = [sys.executable, "-m", "forearm", "generate", "--prompt", "", "--max-tokens", "1"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:  # it stays open
+        assert process.wait(120) == 0

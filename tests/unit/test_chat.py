@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 from collections.abc import Iterator
@@ -185,6 +186,27 @@ def test_complete_begins_anew_with_every_line(
 
     assert capsys.readouterr().out == "ONE\nTWO\n"
     assert [body["prompt"] for body in server.bodies] == ["one", "two"]
+
+
+def test_an_empty_message_is_one(server: TinyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script's variable may be empty: it would wait for its standard input."""
+    monkeypatch.setattr("builtins.input", lambda _: pytest.fail("standard input was read"))
+
+    assert main.main(["chat", "--url", server.url, "-q", ""]) == 0
+    assert main.main(["complete", "--url", server.url, "-q", ""]) == 0
+
+    assert server.bodies[0]["messages"] == [{"role": "user", "content": ""}]
+    assert server.bodies[1]["prompt"] == ""
+
+
+def test_an_output_that_is_piped_has_the_answers_alone(
+    server: TinyServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("one\ntwo\n"))
+
+    assert main.main(["chat", "--url", server.url]) == 0
+
+    assert capsys.readouterr().out == "ONE\nTWO\n"
 
 
 def test_the_key_goes_along(server: TinyServer, monkeypatch: pytest.MonkeyPatch) -> None:

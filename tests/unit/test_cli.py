@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -191,3 +192,72 @@ def test_an_output_that_is_full_is_told_in_one_line() -> None:
         ended = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
 
     assert (ended.returncode, ended.stderr) == (1, "forearm help: standard output: No space left on device\n")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_as_those_of_dev_null(closed: str) -> None:
+    command = f'"{sys.executable}" -m forearm plan {closed}'
+
+    ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert bool(ended.stdout) == (">&-" not in closed.replace("2>&-", ""))
+
+
+def test_what_a_locale_lacks_is_printed_with_escapes() -> None:
+    ascii_alone = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    argv = [sys.executable, "-m", "forearm", "plan", "no-m\u00f6del"]
+
+    ended = subprocess.run(argv, capture_output=True, timeout=60, env=ascii_alone)
+
+    assert ended.returncode == 78
+    assert b"Traceback" not in ended.stderr
+    assert ended.stderr.isascii()
+
+
+@pytest.mark.parametrize("argv", [("generate", "--prompt"), ("generate",), ("run", ""), ("chat", "-q")])
+def test_bytes_that_are_no_text_are_named(argv: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "forearm", *argv]
+    if argv[0] == "chat":  # the check comes before a server is asked
+        command[-1:] = ["--url", "http://127.0.0.1:9", "--model-name", "any", "-q"]
+    piped = argv in (("generate",), ("run", ""))
+    word, text = ([], b"gr\xfc\xdfe") if piped else ([b"gr\xfc\xdfe"], b"")
+
+    ended = subprocess.run([*map(os.fsencode, command), *word], input=text, capture_output=True, timeout=120)
+
+    assert ended.returncode == 1
+    said = ended.stderr.decode().splitlines()
+    assert len(said) == 1, said
+    assert "UTF-8" in said[0]
+    assert "byte 0xfc after" in said[0]
+
+
+def test_sigterm_ends_a_command_as_a_signal_does() -> None:
+    argv = [sys.executable, "-m", "forearm", "generate"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as waiting:  # for its prompt
+        _wait_for_handler(waiting.pid, signal.SIGTERM)
+        waiting.terminate()
+        status = waiting.wait(30)
+        assert waiting.stderr is not None
+        said = waiting.stderr.read()
+
+    assert (status, said) == (-signal.SIGTERM, b"")
+
+
+def _wait_for_handler(pid: int, number: signal.Signals) -> None:
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        [caught] = re.findall(r"SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+        if int(caught, 16) >> (number - 1) & 1:
+            return
+        time.sleep(0.01)
+    pytest.fail(f"{pid} does not handle {number.name}")
+
+
+def test_an_import_that_ctrl_c_interrupts_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: object) -> int:  # as pybind11 ends the import of a module in C++
+        raise ImportError("initialization failed") from KeyboardInterrupt()
+
+    monkeypatch.setitem(main.COMMANDS, "plan", interrupted)
+
+    assert main.main(["plan"]) == 130

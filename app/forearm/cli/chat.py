@@ -36,12 +36,12 @@ class Chat:
         if sys.stdout.isatty():
             from forearm.cli.markdown import drawn
 
-            show = partial(drawn, stats=self.stats or not quick, interactive=not quick)
-        if not quick and sys.stdin.isatty() and sys.stdout.isatty():
+            show = partial(drawn, stats=self.stats or quick is None, interactive=quick is None)
+        if quick is None and sys.stdin.isatty() and sys.stdout.isatty():
             from forearm.cli.terminal import converse
 
             return converse(self, show)
-        for said in [quick] if quick else lines():
+        for said in lines() if quick is None else [quick]:
             self.say({"role": "user", "content": said}, show)
         return 0
 

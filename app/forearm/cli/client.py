@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from forearm.config.environment import client_api_key
+from forearm.descriptors import check_text
 from forearm.errors import EngineUnavailable, ForearmError, InvalidRequest
 
 _BUSY, _BUSY_S = (429, 503), 120.0  # statuses that pass, and how long to ask again
@@ -69,11 +70,13 @@ class Client:
 
         Raises: InvalidRequest, EngineUnavailable or ForearmError with the server's message.
         """
-        body = {"model": self.model(), **fields, "stream": True, "stream_options": {"include_usage": True}}
+        asked = {"model": self.model(), **fields, "stream": True, "stream_options": {"include_usage": True}}
+        body = check_text("the message", json.dumps(asked, ensure_ascii=False)).encode()
+        headers = {"Content-Type": "application/json"}
         until, told = time.monotonic() + _BUSY_S, False
         try:
             while True:
-                with self._http.stream("POST", path, json=body) as reply:
+                with self._http.stream("POST", path, content=body, headers=headers) as reply:
                     if not reply.is_error:
                         yield from chunks(reply.iter_lines())
                         return
@@ -130,9 +133,10 @@ class Client:
 
 def lines() -> Iterator[str]:
     """Yield the lines that the user types, until an empty one or the end of input."""
+    prompt = "> " if sys.stdin.isatty() else ""  # a script's output has the answers alone
     while True:
         try:
-            said = input("> ").strip()
+            said = input(prompt).strip()
         except EOFError:
             return
         if not said:

@@ -15,6 +15,6 @@ def complete(client: Client, quick: str | None, max_tokens: int | None, stats: b
     Raises: InvalidRequest, EngineUnavailable or ForearmError with the server's message.
     """
     limit: dict[str, Any] = {} if max_tokens is None else {"max_tokens": max_tokens}
-    for prompt in [quick] if quick else lines():
+    for prompt in lines() if quick is None else [quick]:
         printed(client.stream("completions", {"prompt": prompt, **limit}), stats)
     return 0

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pkgutil
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from forearm import __version__
+from forearm.descriptors import check_text, open_standard_streams
 from forearm.errors import ConfigError, ForearmError
 
 if TYPE_CHECKING:
@@ -48,35 +52,24 @@ Hugging Face id (owner/name, or owner/name:Q4_K_M for a GGUF file of a repositor
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns: its exit status."""
+    open_standard_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["help"] and words[1:]:  # forearm help serve, forearm help bench latency
         words = [*words[1:], "--help"]
-    name, status = words[0] if words else "", 0
+    name = words[0] if words else ""
     try:
-        if name == "--version":
-            from forearm.commit import commit
-
-            print(f"forearm {__version__} {commit()}".rstrip())
-        elif name in ("", "-h", "--help", "help"):
-            print(USAGE)
-            status = 0 if name else 2
-        elif name not in COMMANDS:
-            import difflib
-
-            near = difflib.get_close_matches(name, COMMANDS, n=1)
-            remedy = f"; did you mean {near[0]}?" if near else ""
-            print(f"forearm: there is no command {name}{remedy}\n\n{USAGE}", file=sys.stderr)
-            status = 2
-        else:
-            command = COMMANDS[name]
-            run = pkgutil.resolve_name(command) if isinstance(command, str) else command
-            status = run(words[1:])
-        sys.stdout.flush()
+        with _cleaned_up_on_sigterm():
+            status = _command(name, words[1:])
+            sys.stdout.flush()
         return status
     except ForearmError as error:
         print(f"forearm {name}: {error}", file=sys.stderr)
         return ConfigError.exit_status if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
+        return 130
+    except ImportError as error:  # of a module in C or C++, whose first lines Ctrl-C has interrupted
+        if not isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
+            raise
         return 130
     except BrokenPipeError:  # the reader of our output has ended: `forearm plan ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python prints an error at its end
@@ -87,6 +80,56 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print(f"forearm {name}: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
         return 1
+
+
+def _command(name: str, words: Sequence[str]) -> int:
+    if name == "--version":
+        from forearm.commit import commit
+
+        print(f"forearm {__version__} {commit()}".rstrip())
+        return 0
+    if name in ("", "-h", "--help", "help"):
+        print(USAGE)
+        return 0 if name else 2
+    if name not in COMMANDS:
+        import difflib
+
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        remedy = f"; did you mean {near[0]}?" if near else ""
+        print(f"forearm: there is no command {name}{remedy}\n\n{USAGE}", file=sys.stderr)
+        return 2
+    command = COMMANDS[name]
+    run = pkgutil.resolve_name(command) if isinstance(command, str) else command
+    status: int = run(words)
+    return status
+
+
+@contextlib.contextmanager
+def _cleaned_up_on_sigterm() -> Iterator[None]:
+    """Have SIGTERM end the command as Ctrl-C does, so that it leaves no half a file; then die of it, as callers expect.
+
+    A second one kills at once. serve and run-batch handle it themselves once they run.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise _Terminated(128 + signal.SIGTERM)  # the status of a container's first process, which does not die of it
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except _Terminated:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Terminated(SystemExit):
+    """SIGTERM has arrived. asyncio passes a SystemExit on at once, unlike other exceptions."""
 
 
 def generate(argv: Sequence[str]) -> int:
@@ -128,7 +171,11 @@ def generate(argv: Sequence[str]) -> int:
         raise ConfigError("--raw: messages need the chat template; give --prompt instead of --messages")
     names = ("max_tokens", "temperature", "top_p", "top_k")
     sampling = {name: value for name in names if (value := getattr(line.rest, name)) is not None}
-    asked = (line.rest.prompt or sys.stdin.read()) if messages is None else messages
+    given = line.rest.prompt  # "" is a prompt, too: a script's variable may be empty
+    if messages is not None:
+        asked = messages
+    else:
+        asked = check_text("standard input", sys.stdin.read()) if given is None else check_text("--prompt", given)
     return generate(line.configs, asked, sampling, raw=line.rest.raw, stats=line.rest.stats)
 
 

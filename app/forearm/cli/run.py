@@ -19,6 +19,7 @@ from forearm.cli.client import Client
 from forearm.cli.servers import RunningServer, running_servers
 from forearm.config.environment import state_folder
 from forearm.config.flags import CommandLine, CommandParser, as_flags, read_line
+from forearm.descriptors import check_text
 from forearm.errors import ConfigError, ForearmError
 from forearm.model.checkpoint.hub import find_model
 from forearm.supervisor.users import KEEP, leave, used
@@ -47,6 +48,7 @@ def run(argv: Sequence[str]) -> int:
         asked = "\n\n".join(filter(None, (asked, sys.stdin.read().strip())))
         if not asked:
             raise ConfigError("there is no question: write it behind MODEL or to standard input, or use a terminal")
+    check_text("the question", asked)
     key = next(iter(line.configs.api.api_key), None)
     remedy = "the server has ended; forearm run starts another"
     with server_of(line) as server, Client(server.url, server.name, key, trusting=True, remedy=remedy) as client:
