@@ -226,6 +226,22 @@ def test_a_refused_head_is_told_why(served: Served, sent: bytes, status: int, re
     assert b"Host headers" not in got
 
 
+def test_a_scanner_does_not_fill_the_log(served: Served) -> None:
+    before = len(lines_of_refusals(served))
+
+    for _ in range(50):
+        assert raw(served, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03").startswith(b"HTTP/1.1 400 ")
+
+    lines = lines_of_refusals(served)
+    assert len(lines) - before <= len(served.workers()) * 2  # a line in a minute, and the machine may be slow
+    assert all(" INFO api: refused " in line and " of 127.0.0.1" in line for line in lines)
+    assert "Invalid HTTP request received.\n" not in served.log.read_text().replace(" 400 Invalid HTTP request", "")
+
+
+def lines_of_refusals(served: Served) -> list[str]:
+    return [line for line in served.log.read_text().splitlines() if ": refused " in line]
+
+
 # The last three headers are those that Java's HttpClient sends with every request.
 OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAA\r\n"
 

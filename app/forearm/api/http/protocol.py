@@ -16,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from forearm.api.http.caller import openai_error
 from forearm.api.http.errors import error_body
+from forearm.api.http.refusals import RefusalLog
 
 MOST_HEAD_BYTES = 64 << 10  # of a request's line and headers together; h11, uvicorn's other parser, has the same limit
 _TOO_LONG = 431, f"the head of the request is longer than {MOST_HEAD_BYTES} bytes"
@@ -33,6 +34,7 @@ class Protocol(HttpToolsProtocol):
     receive_timeout_s: ClassVar[float] = 60.0
     body_timeout_s: ClassVar[float] = 120.0
     send_timeout_s: ClassVar[float] = 60.0
+    refusals: ClassVar[RefusalLog] = RefusalLog()  # of the whole worker
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -88,7 +90,6 @@ class Protocol(HttpToolsProtocol):
             except httptools.HttpParserUpgrade as offer:
                 rest = rest[int(offer.args[0]) :]
             except httptools.HttpParserError:
-                self.logger.warning("Invalid HTTP request received.")
                 self.send_400_response("Invalid HTTP request received.")
                 break
             line = b"%s %s HTTP/%s\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
@@ -218,6 +219,7 @@ class Protocol(HttpToolsProtocol):
     def _refuse(self, status: int, message: str) -> None:
         """Answer with an error if no answer has begun, and close the connection."""
         self._expect(None)
+        self.refusals.add(self.transport, status, message, self.loop)
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             body = openai_error(error_body(HTTPException(status, message)), "")
             head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
