@@ -31,6 +31,42 @@ def test_what_no_route_takes_is_an_error_object_too(server: Server, method: str,
 
 
 @pytest.mark.parametrize(
+    ("path", "there"),
+    [
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/v1/v1/chat/completions", "/v1/chat/completions"),
+        ("/api/v1/chat/completions", "/v1/chat/completions"),
+        ("/v1/tokenize", "/tokenize"),
+        ("/nowhere", None),
+        ("/v1/images/generations", None),
+    ],
+)
+def test_a_wrong_base_url_is_told(server: Server, path: str, there: str | None) -> None:
+    message = server.http.post(path, json={}).json()["error"]["message"]
+
+    end = f"; {there} is there: correct the client's base URL" if there else " on this server"
+    assert message == f"Not Found: there is no POST {path}{end}"
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        (
+            '{"prompt": "gr\u00fc\u00dfe"}'.encode("latin-1"),
+            "byte 0xfc at position 14",
+        ),  # PowerShell 5's Invoke-RestMethod
+        ('{"prompt": "a"}'.encode("utf-16"), "byte 0xff at position 0"),
+    ],
+    ids=["latin-1", "utf-16"],
+)
+def test_a_body_in_another_encoding_is_told_as_such(server: Server, body: bytes, place: str) -> None:
+    reply = server.http.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
+
+    message = f"Invalid JSON: the body is not UTF-8 ({place}); encode it in UTF-8"
+    assert (reply.status_code, reply.json()["error"]["message"]) == (400, message)
+
+
+@pytest.mark.parametrize(
     ("path", "fields", "told"),
     [
         ("/v1/completions", {"prompt": "a", "stop": ["b", ""]}, "stop.1: String should have at least 1 character"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from urllib.parse import quote
 
 from fastapi import Request
 from starlette.exceptions import HTTPException
@@ -59,14 +60,27 @@ async def answer_error(request: Request, error: Exception) -> Response:
         found = [
             method
             for method in ("DELETE", "GET", "PATCH", "POST", "PUT")
-            if any(
-                route.matches({**request.scope, "method": method})[0] == Match.FULL
-                for route in request.app.router.routes
-            )
+            if _is_route(request, request.scope["path"], method)
         ]
         allowed = sorted([*found, *(["HEAD"] if "GET" in found else [])])
         error = HTTPException(405, error.detail, {"Allow": ", ".join(allowed)}) if found else error
+    if isinstance(error, HTTPException) and error.status_code == 404 and "route" not in request.scope:
+        error = HTTPException(404, _no_route(request))
     return error_response(error, caller_of(request.scope))
+
+
+def _no_route(request: Request) -> str:
+    """Return what a client that asks for an unknown path is told, first of all where its base URL is wrong."""
+    path, method = request.scope["path"], request.method
+    shown = f"Not Found: there is no {method} {quote(path[:100], safe='/:@')}"
+    ends = [f"/v1{path}", path.removeprefix("/v1"), path.removeprefix("/api")]
+    near = next((end for end in ends if end != path and _is_route(request, end, method)), None)
+    return f"{shown}; {near} is there: correct the client's base URL" if near else f"{shown} on this server"
+
+
+def _is_route(request: Request, path: str, method: str) -> bool:
+    scope = {**request.scope, "path": path, "method": method}
+    return any(route.matches(scope)[0] == Match.FULL for route in request.app.router.routes)
 
 
 def error_of(refused: wire.Refused) -> ForearmError:

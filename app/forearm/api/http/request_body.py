@@ -41,6 +41,12 @@ def json_body(model: type[Model]) -> Callable[[Request], Coroutine[Any, Any, Mod
             # Parsing the bytes, not a parsed value, also refuses lone surrogates and endless nesting.
             body = model.model_validate_json(content)
         except ValidationError as error:
+            try:
+                content.decode()
+            except UnicodeDecodeError as wrong:  # PowerShell 5 sends ISO-8859-1, and UTF-16 comes from files
+                found = f"byte 0x{content[wrong.start]:02x} at position {wrong.start}"
+                message = f"Invalid JSON: the body is not UTF-8 ({found}); encode it in UTF-8"
+                raise InvalidRequest(message) from None
             raise invalid(error) from None
         if len(body.model_extra or ()) > MOST_UNKNOWN:
             raise InvalidRequest(
