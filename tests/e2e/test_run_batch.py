@@ -88,7 +88,9 @@ def test_every_line_is_answered_in_its_place_the_broken_ones_with_an_error(tmp_p
     done = run(tmp_path, "--served-model-name", "demo", "--max-inflight", "50")
 
     assert done.returncode == 1, done.stderr
-    assert "11 of 131 lines are errors" in done.stderr
+    first = next(answer for answer in read(tmp_path / "out.jsonl") if answer["error"])["error"]["error"]["message"]
+    assert f"11 of 131 lines are errors in {tmp_path / 'out.jsonl'}, the first " in done.stderr
+    assert f": {first}" in done.stderr or f"the first {first}" in done.stderr
     answers = read(tmp_path / "out.jsonl")
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["in.jsonl", "out.jsonl"]
     assert len(answers) == len(lines) == 131

@@ -18,7 +18,7 @@ import pytest
 from forearm.cli import run_batch_files
 from forearm.cli.run_batch import MOST_TRIES, ask
 from forearm.cli.run_batch_files import BatchOutput, check_apart, local_input, shown, surveyed
-from forearm.cli.run_batch_lines import BatchRequest, NoRequest, answered, failed, lines, parsed, refused
+from forearm.cli.run_batch_lines import BatchRequest, NoRequest, answered, failed, lines, parsed, reason, refused
 from forearm.errors import ConfigError, ForearmError
 
 MOST = 1000
@@ -105,6 +105,20 @@ def test_a_refusal_is_in_error_and_what_is_no_json_is_text() -> None:
 
     assert (refusal["response"]["body"], refusal["error"]) == (None, {"error": {"code": 404}})
     assert broken["error"] == "<html>\ufffd"
+
+
+def test_the_reason_of_an_error_has_its_custom_id() -> None:
+    refusal = b'{"error": {"message": "The model `x` does not exist.", "code": 404}}'
+
+    assert reason(answered("a", 404, "r", refusal)) == "a: The model `x` does not exist."
+    assert reason(answered("a", 502, "r", b"<html>")) == "a: <html>"
+    assert reason(refused(NoRequest("line 3 is not JSON"))) == "line 3 is not JSON"
+
+
+def test_the_byte_order_mark_of_windows_tools_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\xef\xbb\xbf{}\n')
+
+    assert list(lines(tmp_path / "in", 100)) == [(1, b'{"a": 1}'), (2, b"\xef\xbb\xbf{}")]
 
 
 def test_lines_are_written_in_the_order_of_the_input(tmp_path: Path) -> None:

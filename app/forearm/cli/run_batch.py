@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from forearm import log as logs
 from forearm.cli.run_batch_files import BatchOutput, check_apart, local_input, shown, surveyed
-from forearm.cli.run_batch_lines import BatchRequest, NoRequest, answered, failed, lines, parsed, refused
+from forearm.cli.run_batch_lines import BatchRequest, NoRequest, answered, failed, lines, parsed, reason, refused
 from forearm.config.configs import Configs
 from forearm.errors import ConfigError, EngineUnavailable, ForearmError, Overloaded
 from forearm.offline.arguments import for_throughput
@@ -79,9 +79,8 @@ def run_batch(configs: Configs, batch: BatchJob, notes: list[str]) -> int:
         raise ForearmError(f"--input-file {shown(batch.input_file)} has changed meanwhile; no output is written")
     output.publish()
     if output.failed:
-        log.error(
-            "%d of %d lines are errors, the others are answered in %s", output.failed, total, shown(batch.output_file)
-        )
+        place = shown(batch.output_file)
+        log.error("%d of %d lines are errors in %s, the first %s", output.failed, total, place, reason(output.first))
         return SOME_FAILED
     log.info("%d lines are answered in %s", total, shown(batch.output_file))
     return 0

@@ -106,6 +106,7 @@ class BatchOutput:
 
     written   lines in the file
     failed    lines that are errors
+    first     the first of them
     """
 
     def __init__(self, name: str, digest: str, folder: str | None) -> None:
@@ -114,7 +115,7 @@ class BatchOutput:
         place = Path(folder or gettempdir(), Path(urlsplit(name).path).name) if is_url(name) else Path(name)
         self._path = place.with_name(f"{place.name}.{digest}.partial")
         self._early: dict[int, bytes] = {}
-        self.written = self.failed = 0
+        self.written, self.failed, self.first = 0, 0, b""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("ab+")
@@ -177,7 +178,9 @@ class BatchOutput:
 
     def _count(self, line: bytes) -> None:
         self.written += 1
-        self.failed += not line.endswith(b'"error":null}\n')  # the last field of a line
+        if not line.endswith(b'"error":null}\n'):  # the last field of a line
+            self.failed += 1
+            self.first = self.first or line
 
     def _fail(self, error: OSError) -> NoReturn:
         with contextlib.suppress(OSError):

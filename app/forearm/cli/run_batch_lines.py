@@ -11,6 +11,7 @@ status 400, and custom_id null where it has none.
 from __future__ import annotations
 
 import uuid
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,12 +43,15 @@ class NoRequest(InvalidRequest):
 
 
 def lines(path: Path, most_bytes: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the numbered lines of a file, from 1, without blank ones. Too long ones are cut to `most_bytes` + 1."""
+    """Yield the numbered lines of a file, from 1, without blank ones and the byte order mark of Windows' tools.
+
+    Too long ones are cut to `most_bytes` + 1.
+    """
     with path.open("rb") as file:
         number = 0
         while line := file.readline(most_bytes + 2):
             number += 1
-            cut = line[: most_bytes + 1].strip()
+            cut = line.removeprefix(BOM_UTF8 if number == 1 else b"")[: most_bytes + 1].strip()
             while not line.endswith(b"\n") and (line := file.readline(1 << 20)):
                 pass  # the rest of a line that is too long
             if cut:
@@ -97,6 +101,15 @@ def answered(custom_id: str, status: int, request_id: str, content: bytes) -> by
     except (msgspec.DecodeError, UnicodeDecodeError):
         body = content.decode(errors="replace")
     return _line(custom_id, status, request_id, body if status == 200 else None, None if status == 200 else body)
+
+
+def reason(line: bytes) -> str:
+    """Return the message of a line of the output that is an error, after its custom_id."""
+    entry = msgspec.json.decode(line, type=dict[str, Any])
+    custom_id, error = entry["custom_id"], entry["error"]
+    while isinstance(error, dict):
+        error = error.get("error", error.get("message", ""))
+    return f"{'' if custom_id is None else f'{custom_id}: '}{str(error)[:300]}"
 
 
 def refused(error: NoRequest) -> bytes:
