@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import gc
 import json
+import os
 import random
 import resource
 import sys
@@ -88,6 +90,15 @@ class Bench:
         self._metadata = options.pairs("--metadata", args.metadata)
         if args.plot and not args.plot.endswith(".svg"):
             raise ConfigError(f"--plot {args.plot}: figures are SVG; write a name that ends in .svg")
+        if args.save_result or args.append_result:  # before the run, whose figures would be lost
+            folder = Path(args.result_dir)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                if not os.access(folder, os.W_OK):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            except OSError as error:
+                remedy = "name a folder that can be written"
+                raise ConfigError(f"--result-dir {folder}: {error.strerror}; {remedy}") from None
 
     async def results(self) -> list[BenchResult]:
         """Run each rate; print and save its result, and return the results.

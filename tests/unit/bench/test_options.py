@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -131,3 +132,15 @@ def test_no_kind_and_an_unknown_one_say_what_there_is(capsys: pytest.CaptureFixt
     assert main.main(["bench"]) == 2
     assert main.main(["bench", "fast"]) == 78
     assert "there is no kind fast" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["--save-result", "--append-result"])
+def test_a_folder_for_results_that_cannot_be_written_is_told_before_the_run(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "results"
+
+    assert main.main(["bench", "serve", "--base-url", "http://127.0.0.1:9", kind, "--result-dir", str(folder)]) == 78
+    told = f"forearm bench: --result-dir {folder}: Not a directory; name a folder that can be written\n"
+    assert capsys.readouterr().err == told
