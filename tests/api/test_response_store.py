@@ -215,6 +215,22 @@ async def test_what_a_dead_worker_has_left_has_failed(open_store: Open, tmp_path
     assert (await one.get("resp_1", ME)).status == "failed"
 
 
+@pytest.mark.parametrize("jump_s", [86400.0 * 365, -86400.0])
+async def test_a_clock_that_is_set_ends_no_response(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch, jump_s: float
+) -> None:
+    """Boards without a battery begin in 1970, and NTP sets their clock some time after the start."""
+    store, clock = open_store(), time.time
+    await store.add(response(1, "in_progress"), ME)
+    await store.add(response(2), ME)
+
+    monkeypatch.setattr(time, "time", lambda: clock() + jump_s)
+    await store.add(response(3), ME)
+
+    assert await there(store, range(1, 4)) == [1, 2, 3]
+    assert (await store.get("resp_1", ME)).status == "in_progress"
+
+
 async def test_a_response_cancelled_elsewhere_is_no_longer_wanted(open_store: Open) -> None:
     one, other = open_store(), open_store()
     await one.add(response(1, "queued"), ME)

@@ -89,7 +89,7 @@ class ResponseStore:
         self.check(one.bytes)
 
         def write(store: sqlite3.Connection) -> None:
-            now, size = time.time(), one.bytes + sum(map(len, events))
+            now, size = time.monotonic(), one.bytes + sum(map(len, events))
             # Responses in progress are never removed; an eighth stays free for them to grow and complete.
             most = self._pages * 7 // 8 if one.status in RUNNING else self._pages
             if not self._make_room(store, size, most):
@@ -261,7 +261,7 @@ class ResponseStore:
 
         Raises: ResponseNotFound.
         """
-        now = time.time()
+        now = time.monotonic()
         row = store.execute(
             "SELECT id, status, reply, items, previous, beat FROM responses JOIN contents USING (id) "
             f"WHERE id = ? AND owner = ? AND (used > ? OR {RUNS})",
@@ -293,14 +293,14 @@ class ResponseStore:
             gone = store.execute(
                 "DELETE FROM responses WHERE id = "
                 f"(SELECT id FROM responses WHERE NOT {RUNS} OR beat < ? ORDER BY used LIMIT 1)",
-                (time.time() - _DEAD_S,),
+                (time.monotonic() - _DEAD_S,),
             )
             if not gone.rowcount:
                 return False
 
     def _let_go(self, store: sqlite3.Connection) -> None:
         """Remove completed responses that are too old; then, beyond the limits, the least recently used."""
-        now = time.time()
+        now = time.monotonic()
         done = f"(NOT {RUNS} OR beat < ?)"
         store.execute(f"DELETE FROM responses WHERE used < ? AND {done}", (now - self._age_s, now - _DEAD_S))
         count, size = store.execute("SELECT count(*), coalesce(sum(bytes), 0) FROM responses").fetchone()

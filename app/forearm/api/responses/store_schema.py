@@ -57,7 +57,7 @@ class ResponseUpdate:
 
 def write_update(store: sqlite3.Connection, update: ResponseUpdate) -> bool:
     """Write the changes of a response. Returns: False, and nothing written, if it is no longer in progress."""
-    now, size = time.time(), sum(map(len, update.events)) + len(update.reply)
+    now, size = time.monotonic(), sum(map(len, update.events)) + len(update.reply)
     row = store.execute(
         f"UPDATE responses SET beat = ?, used = ?, bytes = bytes + ? WHERE id = ? AND {RUNS}",
         (now, now, size, update.id),
