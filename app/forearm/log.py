@@ -6,10 +6,12 @@ A line about one HTTP request carries its id in `extra={"request_id": …}`.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import logging
 import logging.config
 import os
+import stat
 import sys
 import threading
 import time
@@ -92,6 +94,10 @@ class QueuedLines(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self._stream = sys.stderr
+        with contextlib.suppress(OSError, ValueError):  # not a file, or closed
+            number = self._stream.fileno()
+            if stat.S_ISREG(os.fstat(number).st_mode):  # a log that is truncated (logrotate) goes on at its new end
+                fcntl.fcntl(number, fcntl.F_SETFL, fcntl.fcntl(number, fcntl.F_GETFL) | os.O_APPEND)
         self._begin()
         os.register_at_fork(after_in_child=self._begin)
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import httpx
-from tests.e2e.served import free_port, stop, wait_until
+from tests.e2e.served import free_port, serve, stop, wait_until
 
 
 def test_an_unread_log_stops_nothing_and_counts_dropped_lines(tmp_path: Path) -> None:
@@ -36,6 +36,19 @@ def test_an_unread_log_stops_nothing_and_counts_dropped_lines(tmp_path: Path) ->
         stop(process)
         os.close(reading)
     assert process.returncode == 0
+
+
+def test_a_log_that_is_truncated_goes_on_at_its_new_end(tmp_path: Path) -> None:
+    """logrotate's copytruncate does so: without O_APPEND the next line would follow a hole of the old length."""
+    with serve(tmp_path, "--access-log") as served:
+        served.http.get("/livez")
+        wait_until(lambda: "GET /livez 200" in served.log.read_text())
+        os.truncate(served.log, 0)
+
+        served.http.get("/readyz")
+
+        wait_until(lambda: b"GET /readyz 200" in served.log.read_bytes())
+        assert b"\0" not in served.log.read_bytes()
 
 
 def ready(http: httpx.Client) -> bool:
