@@ -43,7 +43,7 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
 MAX_OUTPUTS = 16384  # default of VLLM_MAX_N_SEQUENCES
 # The least and the most of parameters that are numbers.
 SAMPLING_RANGES = {
-    "temperature": (0.0, 1e30),  # within float32
+    "temperature": (0.0, 2.0),  # OpenAI's, and vLLM's in LLM, too, since 0.24
     "top_p": (0.0, 1.0),
     "min_p": (0.0, 1.0),
     "presence_penalty": (-2.0, 2.0),

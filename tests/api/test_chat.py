@@ -313,7 +313,7 @@ def test_several_conversations_are_answered_in_one_request(server: Server) -> No
     assert reply["usage"]["prompt_tokens"] == 7
     assert reply["usage"]["completion_tokens"] == 7
     wait_until(lambda: not server.engine.running)
-    refused = {"stream": True, "n": 2, "tools": [{}], "temperature": "hot", "messages": [[]], "prompt_logprobs": 0}
+    refused = {"stream": True, "n": 2, "tools": [{}], "temperature": 9, "messages": [[]], "prompt_logprobs": 0}
     for field, value in refused.items():
         error = batch(**{field: value}).json()["error"]
         assert (error["code"], error["param"]) == (400, field)

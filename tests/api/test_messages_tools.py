@@ -355,7 +355,7 @@ def test_a_stream_that_waits_is_pinged(start_server: StartServer) -> None:
         ({"stop_sequences": list("abcde")}, "stop_sequences"),
         ({"stop_sequences": [""]}, "stop_sequences"),
         ({"stop": "x"}, "stop_sequences"),
-        ({"temperature": "hot"}, "temperature"),
+        ({"temperature": -1}, "temperature"),
         ({"logprobs": True}, "logprobs"),
         ({"n": 2}, "n is no field"),
         ({"metadata": {"user_id": "x" * 1000}}, "metadata"),

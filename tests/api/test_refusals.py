@@ -63,6 +63,8 @@ IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]
         ("stop", {"stop": ""}),
         ("bad_words", {"bad_words": ["x"] * 129}),
         ("n", {"n": 16385}),
+        ("temperature", {"temperature": 2.1}),
+        ("temperature", {"temperature": -1}),
         ("temperature", {"temperature": "hot"}),
         ("seed", {"seed": 1 << 64}),
         ("cache_salt", {"cache_salt": "a/b"}),

@@ -82,7 +82,7 @@ TOOL = {"type": "function", "name": "f", "parameters": {}}
         ({"max_output_tokens": 0}, "max_output_tokens", ""),
         ({"max_tool_calls": 0}, "max_tool_calls", ""),
         ({"top_logprobs": 21}, "top_logprobs", ""),
-        ({"temperature": "hot"}, "temperature", ""),
+        ({"temperature": 3}, "temperature", ""),
         ({"stream_options": {"include_obfuscation": True}}, "stream_options", "stream"),
         ({"background": True, "store": False}, "background", "store"),
         ({"max_tokens": 5}, "max_tokens", "max_output_tokens"),

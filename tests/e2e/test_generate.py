@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 
 def generate(*argv: str, text: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "forearm", "generate", "--max-tokens", "8", "--temperature", "0", *argv]
@@ -57,6 +59,30 @@ def test_the_answer_is_printed_while_it_is_computed() -> None:
 
     assert b"".join(pieces).startswith(b"A glacier is")
     assert len(pieces) > 2  # and the line's end: several writes
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--temperature", "2.1"), "temperature is 2.1; it must be between 0.0 and 2.0"),
+        (("--top-p", "3"), "top_p is 3.0; it must be between 0.0 and 1.0"),
+        (("--max-tokens", "0"), "max_tokens is 0; it must be 1 or more"),
+    ],
+)
+def test_a_parameter_out_of_range_is_told_before_a_model_is_looked_for(flags: tuple[str, str], told: str) -> None:
+    done = generate("nothing/there", "--prompt", "a", *flags)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"forearm generate: {told}")
+
+
+def test_messages_that_are_no_list_are_told(tmp_path: Path) -> None:
+    (tmp_path / "one.json").write_text('{"role": "user", "content": "Hello"}')
+
+    done = generate("--messages", str(tmp_path / "one.json"))
+
+    assert (done.returncode, done.stderr.count("\n")) == (78, 1)
+    assert "one.json: it must be a list, as [{" in done.stderr
 
 
 def test_an_empty_prompt_is_one_and_standard_input_is_not_read() -> None:

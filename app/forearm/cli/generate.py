@@ -10,12 +10,14 @@ from typing import Any
 import msgspec
 
 from forearm.config.configs import Configs
+from forearm.engine.validation import check_ranges
 from forearm.errors import InvalidRequest
 from forearm.offline.arguments import changed_settings
 from forearm.offline.llm import LLM
 from forearm.offline.prompts import Prompt, conversations
 from forearm.text.templates.chat_template import TemplateMessage
 from forearm.text.templates.messages import render_chat
+from forearm.wire import SamplingParams
 
 
 def generate(
@@ -27,6 +29,7 @@ def generate(
     sampling: given fields of SamplingParams; the others are the model's defaults.
     Raises: ConfigError, InvalidRequest.
     """
+    check_ranges(SamplingParams(**sampling))  # before a model is loaded, which may take minutes
     llm = LLM(**changed_settings(configs.engine))
     params = msgspec.structs.replace(llm.get_default_sampling_params(), **sampling)
     prompt: Prompt = "" if isinstance(asked, list) else asked

@@ -159,22 +159,22 @@ def generate(argv: Sequence[str]) -> int:
 
     level = line.configs.engine.logging_level if "logging_level" in line.texts else "WARNING"
     log.set_up(replace(line.configs.engine, logging_level=level), "generate")
-    messages, file = None, line.rest.messages
+    asked, file = None, line.rest.messages
     if file:
         try:
-            messages = json.loads(sys.stdin.read() if file == "-" else Path(file).read_text())
+            asked = json.loads(sys.stdin.read() if file == "-" else Path(file).read_text())
         except OSError as error:
             raise ConfigError(f"--messages {file}: {error.strerror}; name a JSON list of chat messages") from None
         except ValueError as error:
             raise ConfigError(f"--messages {file}: it is not JSON: {error}") from None
-    if messages is not None and line.rest.raw:
+        if not isinstance(asked, list):
+            raise ConfigError(f'--messages {file}: it must be a list, as [{{"role": "user", "content": "Hello"}}]')
+    if asked is not None and line.rest.raw:
         raise ConfigError("--raw: messages need the chat template; give --prompt instead of --messages")
     names = ("max_tokens", "temperature", "top_p", "top_k")
     sampling = {name: value for name in names if (value := getattr(line.rest, name)) is not None}
-    given = line.rest.prompt  # "" is a prompt, too: a script's variable may be empty
-    if messages is not None:
-        asked = messages
-    else:
+    if asked is None:
+        given = line.rest.prompt  # "" is a prompt, too: a script's variable may be empty
         asked = check_text("standard input", sys.stdin.read()) if given is None else check_text("--prompt", given)
     return generate(line.configs, asked, sampling, raw=line.rest.raw, stats=line.rest.stats)
 

@@ -31,8 +31,9 @@ def test_a_prompt_that_can_never_fit_is_refused_with_the_numbers() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"temperature": math.nan}, "temperature is nan; it must be between 0.0 and 1e+30"),
+        ({"temperature": math.nan}, "temperature is nan; it must be between 0.0 and 2.0"),
         ({"temperature": -1.0}, "temperature is -1.0"),
+        ({"temperature": 2.1}, "temperature is 2.1; it must be between 0.0 and 2.0"),
         ({"top_p": 0.0}, "top_p is 0; it must be above 0"),
         ({"top_k": -2}, "top_k is -2; it must be -1 or more"),
         ({"min_p": 1.5}, "min_p is 1.5; it must be between 0.0 and 1.0"),

@@ -115,7 +115,7 @@ class MessagesRequest(CountRequest):
     max_tokens: Annotated[Int64, Field(ge=1)]
     stop_sequences: Some[StopString] | None = None
     stream: bool | None = None
-    temperature: FiniteFloat | None = None
+    temperature: Annotated[FiniteFloat, Field(ge=0, le=2)] | None = None
     top_k: Int64 | None = None
     top_p: FiniteFloat | None = None
     metadata: MessagesMetadata | None = None

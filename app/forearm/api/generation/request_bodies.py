@@ -138,7 +138,7 @@ class GenerationBody(Body):
 
     model: Name | None = None
     n: Int64 | None = None
-    temperature: FiniteFloat | None = None
+    temperature: Annotated[FiniteFloat, Field(ge=0, le=2)] | None = None
     top_p: FiniteFloat | None = None
     top_k: Int64 | None = None
     min_p: FiniteFloat | None = None

@@ -106,7 +106,7 @@ class ResponsesRequest(LateBody):
     text: TextFields | None = None
     tools: JsonObjects | None = None
     tool_choice: Name | JsonObject | None = None
-    temperature: FiniteFloat | None = None
+    temperature: Annotated[FiniteFloat, Field(ge=0, le=2)] | None = None
     top_p: FiniteFloat | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     truncation: Literal["auto", "disabled"] | None = None
