@@ -230,7 +230,9 @@ def test_a_scanner_does_not_fill_the_log(served: Served) -> None:
     before = len(lines_of_refusals(served))
 
     for _ in range(50):
-        assert raw(served, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03").startswith(b"HTTP/1.1 400 ")
+        got = raw(served, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+        assert got.startswith(b"HTTP/1.1 400 ")
+        assert b"received. It is TLS; this address speaks plain HTTP." in got
 
     lines = lines_of_refusals(served)
     assert len(lines) - before <= len(served.workers()) * 2  # a line in a minute, and the machine may be slow

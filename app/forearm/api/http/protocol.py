@@ -19,6 +19,7 @@ from forearm.api.http.errors import error_body
 from forearm.api.http.refusals import RefusalLog
 
 MOST_HEAD_BYTES = 64 << 10  # of a request's line and headers together; h11, uvicorn's other parser, has the same limit
+_TLS = b"\x16\x03"  # the first bytes of a client that was told https://
 _TOO_LONG = 431, f"the head of the request is longer than {MOST_HEAD_BYTES} bytes"
 _LINGER_S = 2.0  # time in which the rest of an answered request's body is read and discarded
 _LATE_S = 0.05  # the loop reads from sockets at least once before a timer of this length
@@ -90,7 +91,8 @@ class Protocol(HttpToolsProtocol):
             except httptools.HttpParserUpgrade as offer:
                 rest = rest[int(offer.args[0]) :]
             except httptools.HttpParserError:
-                self.send_400_response("Invalid HTTP request received.")
+                tls = " It is TLS; this address speaks plain HTTP." if data.startswith(_TLS) else ""
+                self.send_400_response(f"Invalid HTTP request received.{tls}")
                 break
             line = b"%s %s HTTP/%s\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
             kept = (b"%s: %s\r\n" % one for one in self.headers if one[0] != b"upgrade")
