@@ -80,9 +80,9 @@ def check_generation(body: GenerationBody, config: ApiConfig, vocab_size: int) -
         raise InvalidRequest("logprob_token_ids needs logprobs", "logprob_token_ids")
     if body.prompt_logprobs is not None and body.stream:
         raise InvalidRequest("`prompt_logprobs` are not available when `stream=True`.", "prompt_logprobs")
-    _at_most("n", body.n or 1, config.max_n_sequences)
-    _at_most("stop", len(body.stops), config.max_stop_strings, "stop strings")
-    _at_most("bad_words", len(body.bad_words or ()), config.max_num_bad_words, "bad words")
+    _at_most("n", body.n or 1, config.max_n_sequences, "VLLM_MAX_N_SEQUENCES")
+    _at_most("stop", len(body.stops), config.max_stop_strings, "VLLM_MAX_STOP_STRINGS", "stop strings")
+    _at_most("bad_words", len(body.bad_words or ()), config.max_num_bad_words, "VLLM_MAX_NUM_BAD_WORDS", "bad words")
     counts = {"prompt_logprobs": body.prompt_logprobs}
     counts["top_logprobs" if isinstance(body, ChatRequest) else "logprobs"] = body.logprob_count
     for name, count in counts.items():
@@ -120,7 +120,7 @@ def check_completion(body: CompletionRequest, config: ApiConfig, vocab_size: int
     if not isinstance(body.prompt, list) or (body.prompt and isinstance(body.prompt[0], int)):
         return  # one prompt
     prompts = len(body.prompt)
-    _at_most("prompt", prompts, config.max_completion_prompts, "prompts")
+    _at_most("prompt", prompts, config.max_completion_prompts, "VLLM_MAX_COMPLETION_PROMPTS", "prompts")
     for name in ("logit_bias", "allowed_token_ids", "stop_token_ids", "bad_words"):
         count = len(getattr(body, name) or ())
         if count * prompts > MOST_VALUES:  # they are sent to the engine once per prompt
@@ -131,7 +131,7 @@ def check_completion(body: CompletionRequest, config: ApiConfig, vocab_size: int
             )
 
 
-def _at_most(name: str, count: int, limit: int, what: str = "") -> None:
+def _at_most(name: str, count: int, limit: int, setting: str, what: str = "") -> None:
     if count > limit:
         shown = f"has {count} {what}" if what else f"is {count}"
-        raise InvalidRequest(f"{name} {shown}; the limit is {limit}", name)
+        raise InvalidRequest(f"{name} {shown}; the limit is {limit} (the server's {setting})", name)
