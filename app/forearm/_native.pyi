@@ -16,7 +16,7 @@ import numpy.typing as npt
 from forearm.array_types import Float32Array, Int8Array, Int32Array, UInt8Array, UInt16Array, UInt32Array, UInt64Array
 from forearm.config.number_formats import WeightFormat
 from forearm.model.families.config import ModelConfig
-from forearm.model.families.matrices import MatrixSpec
+from forearm.model.families.matrix_spec import MatrixSpec
 from forearm.model.quantization.rounding import Rounding
 
 def tier() -> str:

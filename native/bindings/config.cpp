@@ -111,7 +111,7 @@ SelectiveScanKind scan_of(const py::handle& from) {
 std::optional<BlockIndexerKind> block_indexer_of(const py::handle& from) {
   if (from.is_none()) return std::nullopt;
   const auto size = [&from](const char* field) { return from.attr(field).cast<int64_t>(); };
-  return BlockIndexerKind{size("head_dim"), size("block"), size("chosen"), size("local")};
+  return BlockIndexerKind{size("head_dim"), size("block"), size("chosen"), size("local"), size("heads")};
 }
 
 AttentionKind attention_of(const py::handle& from) {
@@ -138,7 +138,8 @@ NormPlacement placement_of(const std::string& name) {
                                {{"pre", NormPlacement::pre},
                                 {"post", NormPlacement::post},
                                 {"sandwich", NormPlacement::sandwich},
-                                {"around_mlp", NormPlacement::around_mlp}});
+                                {"around_mlp", NormPlacement::around_mlp},
+                                {"none", NormPlacement::none}});
 }
 
 std::optional<IndexerKind> indexer_of(const py::handle& indexer) {
@@ -172,6 +173,14 @@ LatentKind latent_of(const py::handle& from) {
           from.attr("joint_gates").cast<bool>()};
 }
 
+std::optional<NgramKind> ngrams_of(const py::handle& from) {
+  if (from.is_none()) return std::nullopt;
+  const auto size = [&from](const char* field) { return from.attr(field).cast<int64_t>(); };
+  const auto list = [&from](const char* field) { return from.attr(field).cast<std::vector<int64_t>>(); };
+  return NgramKind{size("heads"),       size("width"), size("taps"), size("end"),
+                   list("multipliers"), list("sizes"), size("rows")};
+}
+
 LayerKind layer_of(const py::handle& layer) {
   const py::object mixer = layer.attr("mixer"), feed_forward = layer.attr("feed_forward"),
                    beside = layer.attr("beside");
@@ -200,7 +209,8 @@ LayerKind layer_of(const py::handle& layer) {
                                 mixer.attr("beta_scale").cast<float>(),
                                 mixer.attr("gate_norm_eps").cast<float>(),
                                 mixer.attr("by_channel").cast<bool>(),
-                                mixer.attr("least_decay").cast<float>()};
+                                mixer.attr("least_decay").cast<float>(),
+                                mixer.attr("sigmoid_gate").cast<bool>()};
   else if (py::hasattr(mixer, "taps"))
     kind.mixer = ShortConvKind{mixer.attr("taps").cast<int64_t>(), mixer.attr("bias").cast<bool>()};
   else if (py::hasattr(mixer, "ratio"))
@@ -223,6 +233,7 @@ LayerKind layer_of(const py::handle& layer) {
   if (const auto own = layer.attr("norm_placement").cast<std::optional<std::string>>())
     kind.norm_placement = placement_of(*own);
   kind.aside = layer.attr("aside").cast<bool>();
+  kind.ngrams = ngrams_of(layer.attr("ngrams"));
   if (py::hasattr(feed_forward, "count")) kind.experts = experts_of(feed_forward);
   return kind;
 }
@@ -383,8 +394,9 @@ Config config_of(const py::object& from, const py::object& matrices) {
     c.alt_up = AltUpKind{own.attr("streams").cast<int64_t>(), own.attr("laurel").cast<int64_t>(),
                          own.attr("scaled").cast<bool>()};
   if (const py::object own = from.attr("hyper_connections"); !own.is_none())
-    c.hyper = HyperKind{own.attr("streams").cast<int64_t>(), own.attr("rounds").cast<int64_t>(),
-                        own.attr("eps").cast<float>(), own.attr("most").cast<float>()};
+    c.hyper =
+        HyperKind{own.attr("streams").cast<int64_t>(), own.attr("rounds").cast<int64_t>(),
+                  own.attr("eps").cast<float>(), own.attr("most").cast<float>(), own.attr("rank").cast<int64_t>()};
   read("attention_scale", c.attention_scale);
   read("attention_softcap", c.attention_softcap);
   read("logits_softcap", c.logits_softcap);

@@ -5,6 +5,16 @@
 #include <string>
 
 namespace forearm {
+namespace {
+
+// The most KV blocks that hold `keys` neighbouring keys, of which the first is a multiple of their number.
+int64_t blocks_of_span(int64_t keys) {
+  if (kBlockTokens % keys == 0) return 1;
+  return keys % kBlockTokens == 0 ? keys / kBlockTokens : (keys + kBlockTokens - 2) / kBlockTokens + 1;
+}
+
+}  // namespace
+
 int64_t MatrixSpec::columns() const {
   if (parts.size() == 1) return parts[0].rows;
   int64_t all = 0;
@@ -39,9 +49,10 @@ HeadShape Config::head_shape(size_t layer) const {
           : head_gates                 ? 1
                                        : value,
           0,
-          own.blocks ? own.blocks->chosen * own.blocks->block : 0,
+          own.blocks ? own.blocks->most() : 0,
           value == dim ? 0 : value,
-          own.blocks ? own.blocks->block : 0};
+          own.blocks ? own.blocks->block : 0,
+          own.blocks && own.blocks->heads ? (own.blocks->chosen + 1) * blocks_of_span(own.blocks->block) : 0};
 }
 
 std::vector<HeadShape> Config::head_shapes() const {
@@ -84,10 +95,18 @@ StateShape Config::state(size_t layer) const {
     return {.tail_rows = delta->width - 1,
             .channels = delta->channels(),
             .heads = delta->value_heads,
-            .head_floats = state_floats(delta->key_dim, delta->value_dim)};
+            .head_floats = state_floats(delta->key_dim, delta->value_dim),
+            .more = ngram_floats(layer)};
+  if (const auto* kind = layers[layer].mixer_as<AttentionKind>(); kind && kind->blocks && kind->blocks->heads)
+    return {.tail_rows = 1, .channels = kind->blocks->head_dim};
   if (const auto* kind = layers[layer].mixer_as<CompressedKind>(); kind && kind->ratio)
     return {.tail_rows = 3 * kind->series(), .channels = head_dim + kind->index_dim};
   return {};
+}
+
+int64_t Config::ngram_floats(size_t layer) const {
+  const auto& own = layers[layer].ngrams;
+  return own ? own->tokens() - 1 + own->tail_rows() * hyper->streams * hidden : 0;
 }
 
 int64_t Config::bias_rows() const {
@@ -128,25 +147,31 @@ int64_t Config::pooled_columns(int64_t head) const {
 
 bool Config::norms_before() const {
   for (size_t i = 0; i < layers.size(); ++i)
-    if (placement(i) == NormPlacement::post) return false;
+    if (placement(i) == NormPlacement::post || placement(i) == NormPlacement::none) return false;
   return true;
 }
 
 bool Config::norms_after() const {
   for (size_t i = 0; i < layers.size(); ++i)
-    if (placement(i) == NormPlacement::pre) return false;
+    if (placement(i) == NormPlacement::pre || placement(i) == NormPlacement::none) return false;
   return true;
 }
 
 bool Config::some_norm_after() const {
   for (size_t i = 0; i < layers.size(); ++i)
-    if (placement(i) != NormPlacement::pre) return true;
+    if (placement(i) != NormPlacement::pre && placement(i) != NormPlacement::none) return true;
   return false;
 }
 
 bool Config::adds_later() const {
   return std::any_of(layers.begin(), layers.end(),
                      [](const LayerKind& layer) { return layer.experts && layer.experts->behind; });
+}
+
+const NgramKind* Config::ngrams() const {
+  for (const LayerKind& layer : layers)
+    if (layer.ngrams) return &*layer.ngrams;
+  return nullptr;
 }
 
 bool Config::asides() const {

@@ -8,12 +8,13 @@
 #include <vector>
 
 #include "kernels/kernels.h"
+#include "model/feed_forward/stream_kinds.h"
 #include "model/mixers/latent_kind.h"
 
 namespace forearm {
 
 // around_mlp: before both halves of a layer, and after the feed-forward.
-enum class NormPlacement { pre, post, sandwich, around_mlp };
+enum class NormPlacement { pre, post, sandwich, around_mlp, none };
 // each_head: every head has weights of its own.
 enum class QkNorm { none, head, each_head, full };
 // The norms whose output replaces the residual: none, the first one (the norm of the embeddings), or all of them (BERT:
@@ -56,6 +57,7 @@ struct HeadShape {
   int64_t chosen = 0;  // the most keys that a query sees, chosen for it; 0: all
   int64_t value = 0;   // numbers of a value, if these are not as wide as keys; 0: they are
   int64_t block = 0;   // neighbouring keys that are chosen together, for each kv head; 0: keys are chosen one by one
+  int64_t slots = 0;   // KV blocks that hold what is chosen for all kv heads, some of it masked; 0: no key is masked
 
   int64_t group() const { return heads / kv_heads; }
   int64_t value_dim() const { return latent ? latent : value ? value : head_dim; }
@@ -128,9 +130,10 @@ struct CompressedKind {
 struct StateShape {
   int64_t tail_rows = 0, channels = 0;  // [tail_rows][channels]
   int64_t heads = 0, head_floats = 0;   // [heads][head_floats], behind the tail
+  int64_t more = 0;                     // floats behind these: of a layer's NgramKind
 
   int64_t tail_floats() const { return (tail_rows * channels + 15) / 16 * 16; }  // the heads begin at a cache line
-  int64_t floats() const { return tail_floats() + heads * head_floats; }
+  int64_t floats() const { return tail_floats() + heads * head_floats + more; }
 };
 
 // The gated delta rule (Qwen3-Next, Qwen3.5, Kimi Linear).
@@ -145,7 +148,8 @@ struct GatedDeltaKind {
   float gate_norm_eps = 0.0f;  // of the norm of results; 0: Config's
   // Each channel of the keys has a decay of its own, and the results' gates are a sigmoid.
   bool by_channel = false;
-  float least_decay = 0.0f;  // DeltaGatesTask::least
+  float least_decay = 0.0f;   // DeltaGatesTask::least
+  bool sigmoid_gate = false;  // the results' gates are a sigmoid in any case
 
   int64_t group() const { return value_heads / key_heads; }
   // A key head's value heads lie in runs of neighbours.
@@ -198,6 +202,7 @@ struct LayerKind {
   std::optional<Mamba2Kind> beside = std::nullopt;  // reads the same rows as the mixer, attention; both are added
   std::optional<NormPlacement> norm_placement = std::nullopt;  // of the layer's own; none: Config's
   bool aside = false;                                          // both halves are a SideBlock
+  std::optional<NgramKind> ngrams = std::nullopt;              // added to the streams before the layer
 
   // The mixer, if it is of this kind; null: another one.
   template <class Kind>
@@ -207,35 +212,6 @@ struct LayerKind {
   bool mixes() const { return !mixer_as<std::monostate>(); }
   // Mamba2, alone or beside attention; null: none.
   const Mamba2Kind* mamba2() const { return beside ? &*beside : mixer_as<Mamba2Kind>(); }
-};
-
-// A second embedding of each token: per_layer of app/forearm/model/families/config.py.
-struct PerLayerKind {
-  int64_t width;  // of one layer
-  float scale;    // of the rows of the table
-  int64_t vocab;  // rows of the table; tokens beyond have the first one's
-};
-
-// Several residual streams: AltUp of app/forearm/model/families/recurrences.py.
-struct AltUpKind {
-  static constexpr int64_t kMost = 8;
-
-  int64_t streams;
-  int64_t laurel;  // rank of the path beside attention
-  bool scaled;     // the first stream is multiplied with a vector for the embedding of each layer
-};
-
-// Several residual streams: HyperConnections of app/forearm/model/families/recurrences.py.
-struct HyperKind {
-  static constexpr int64_t kMost = 8;
-
-  int64_t streams;
-  int64_t rounds;  // that make the matrix of the streams doubly stochastic; 0: they are not mixed
-  float eps;
-  float most = 2.0f;  // of the weight of a half's result
-
-  int64_t scales() const { return rounds ? 3 : 2; }
-  int64_t weights() const { return (rounds ? 2 + streams : 2) * streams; }
 };
 
 // The role of a packed matrix: app/forearm/model/families/matrices.py's Role.
@@ -346,6 +322,9 @@ struct Config {
   // What the mixer of a layer keeps of a sequence; of no floats: it keeps keys and values.
   StateShape state(size_t layer) const;
   bool has_states() const;
+  // Floats of a layer's NgramKind in its state: the tokens before, and rows before the convolution.
+  int64_t ngram_floats(size_t layer) const;
+  const NgramKind* ngrams() const;  // of a layer, whose sizes all have; null: none has
   // Rows of the bias of attention, each with a value for every head, or of the embeddings of distances.
   int64_t bias_rows() const;
   bool distance_embeddings() const { return distance_bias == DistanceBiasKind::embedded; }

@@ -1,22 +1,12 @@
+#include "model/config_check.h"
+
 #include <algorithm>
-#include <stdexcept>
 #include <string>
 
 #include "model/config.h"
 
 namespace forearm {
 namespace {
-
-// The product of three sizes up to this bound fits 64 bits.
-constexpr int64_t kLargest = int64_t{1} << 20;
-
-[[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument(what); }
-
-void in_range(const char* name, int64_t value, int64_t least, int64_t most) {
-  if (value < least || value > most)
-    refuse(std::string(name) + " is " + std::to_string(value) + "; it must be " + std::to_string(least) + " to " +
-           std::to_string(most));
-}
 
 void check_experts(const Config& c, size_t layer) {
   const ExpertsKind& experts = *c.layers[layer].experts;
@@ -196,17 +186,19 @@ void check_heads(const Config& c, size_t layer) {
 void check_blocks(const Config& c, const AttentionKind& kind) {
   const BlockIndexerKind &own = *kind.blocks, &first = *c.block_indexer();
   in_range("numbers of an indexer's head", own.head_dim, kPanel, 4096);
-  in_range("keys of a block that is chosen", own.block, kBlockTokens, kLargest);
+  in_range("keys of a block that is chosen", own.block, own.heads ? 1 : kBlockTokens, kLargest);
+  in_range("heads that choose blocks", own.heads, 0, 4096);
   in_range("blocks that are chosen", own.chosen, 1, INT32_MAX / 2 / own.block);
   in_range("blocks that are always chosen", own.local, 1, own.chosen);
-  if (own.head_dim % kPanel != 0 || own.block % kBlockTokens != 0)
+  if (own.head_dim % kPanel != 0 || (!own.heads && own.block % kBlockTokens != 0))
     refuse("an indexer's heads have a multiple of 16 numbers, and its blocks a multiple of 32 keys");
   if (!kind.rope || 2 * static_cast<int64_t>(c.ropes[static_cast<size_t>(*kind.rope)].inv_freq.size()) > own.head_dim)
     refuse("an indexer needs rotated numbers that fit its heads");
   if (kind.window || kind.segment || kind.shared_from || kind.kv_heads || c.bidirectional || c.modules ||
       c.slopes.size() + c.distance_buckets.size() > 0)
     refuse("blocks are chosen from all keys before a token, of layers with the model's kv heads and no other biases");
-  if (own.head_dim != first.head_dim || own.block != first.block || own.chosen != first.chosen)
+  if (own.head_dim != first.head_dim || own.block != first.block || own.chosen != first.chosen ||
+      own.heads != first.heads)
     refuse("all layers must have indexers of the same sizes");
 }
 
@@ -317,41 +309,6 @@ void check_slopes(const Config& c) {
   if (c.slopes.size() != static_cast<size_t>(c.heads) || !c.distance_buckets.empty() || c.has_latents() ||
       !std::all_of(c.layers.begin(), c.layers.end(), as_model))
     refuse("slopes are those of " + std::to_string(c.heads) + " heads of every layer, without other biases");
-}
-
-void check_streams(const Config& c) {
-  if (c.layer_scalar && !c.norms_after()) refuse("a layer's scalar needs a norm after each half of the layer");
-  if (c.per_layer) {
-    in_range("width of an embedding of each layer", c.per_layer->width, 1, kLargest);
-    in_range("rows of an embedding of each layer", c.per_layer->vocab, 1, c.vocab_size);
-    in_range("columns of the embedding of all layers", c.per_layer_columns(), 1, kLargest);
-    const auto whole = [](const LayerKind& layer) { return layer.feed_forward.has_value(); };
-    if (!c.norms_after() || !std::all_of(c.layers.begin(), c.layers.end(), whole))
-      refuse("an embedding of each layer needs feed-forwards with a norm after them");
-  }
-  if (c.alt_up) {
-    in_range("residual streams", c.alt_up->streams, 2, AltUpKind::kMost);
-    in_range("rank of a path beside attention", c.alt_up->laurel, 1, kLargest);
-    const auto plain = [](const LayerKind& layer) { return layer.mixer_as<AttentionKind>() && !layer.experts; };
-    if (!c.per_layer || c.layer_scalar || c.residual_scale != 1.0f || !c.norms_before() ||
-        !std::all_of(c.layers.begin(), c.layers.end(), plain))
-      refuse("several residual streams need an embedding of each layer, norms around attention and feed-forward");
-  }
-  in_range("rank of the gates of norms", c.norm_gates, 0, c.hidden);
-  if (c.norm_gates && (!c.norms_before() || c.some_norm_after() || c.norm_residual != NormResidual::none || c.hyper ||
-                       c.parallel_residual || c.asides() || c.modules || c.adds_later() || !c.norm_weight))
-    refuse("norms with gates stand before each half of a layer alone, on one residual stream");
-  if (c.hyper) {
-    in_range("residual streams", c.hyper->streams, 1, HyperKind::kMost);
-    in_range("rounds that make a matrix doubly stochastic", c.hyper->rounds, 0, 1000);
-    const auto whole = [](const LayerKind& layer) {
-      const auto& own = layer.feed_forward;
-      return (layer.mixer_as<CompressedKind>() || layer.mixer_as<LatentKind>()) && own && !own->gate_cut;
-    };
-    if (c.alt_up || c.some_norm_after() || c.norm_residual != NormResidual::none || c.residual_scale != 1.0f ||
-        !c.final_norm || c.pooled || c.layer_scalar || !std::all_of(c.layers.begin(), c.layers.end(), whole))
-      refuse("hyper-connections need layers of compressed or latent attention, with norms before each half alone");
-  }
 }
 
 }  // namespace

@@ -14,7 +14,8 @@ int64_t phases(const Config& c, const Scratch& scratch) {
                    CompressedAttention::kPhases}) +
          std::max(FeedForward::phases(c, scratch.step_tokens), Experts::phases(c, scratch.step_tokens)) +
          (c.asides() ? SideBlock::kPhases : 0) + (c.per_layer ? PerLayerEmbedding::kPhases : 0) +
-         (c.alt_up ? AltUp::kPhases : 0) + (c.norm_gates ? 2 * GatedNorms::kPhases : 0);
+         (c.alt_up ? AltUp::kPhases : 0) + (c.norm_gates ? 2 * GatedNorms::kPhases : 0) +
+         (c.hyper ? HyperConnections::kPhases : 0);
 }
 
 }  // namespace
@@ -33,7 +34,7 @@ Forward::Forward(const Config& c, const Ranks& ranks, const Weights& weights, co
       head_norm_(weights.head_norm()),
       s_(scratch),
       step_(c, ranks, scratch, pool, phases(c, scratch)),
-      attention_(weights, kv, step_),
+      attention_(weights, kv, states, step_),
       latent_attention_(weights, kv, attention_, step_),
       compressed_attention_(weights, kv, states, step_),
       short_conv_(weights, states, step_),
@@ -47,7 +48,7 @@ Forward::Forward(const Config& c, const Ranks& ranks, const Weights& weights, co
       side_(weights, attention_, feed_forward_, step_),
       per_layer_(weights, step_),
       alt_up_(weights, step_),
-      hyper_(weights, step_),
+      hyper_(weights, states, step_),
       gated_norms_(weights, step_) {}
 
 void Forward::run(const Batch& batch) {

@@ -170,12 +170,20 @@ struct IndexColumns {
       : weights(round_up(kind.head_dim, kPanel)), end(weights + round_up(kind.heads, kPanel)) {}
 };
 
-// The columns of the joint matrix of an indexer of blocks: a query of each kv head at 0, and the key.
+// The columns of the joint matrix of an indexer of blocks: a query of each kv head, or of each of its own, and the key.
 struct BlockIndexColumns {
   int64_t key, end;
 
   BlockIndexColumns(const BlockIndexerKind& kind, int64_t kv_heads)
-      : key(kv_heads * kind.head_dim), end(key + kind.head_dim) {}
+      : key((kind.heads ? kind.heads : kv_heads) * kind.head_dim), end(key + kind.head_dim) {}
+};
+
+// The columns of the joint matrix behind embeddings of several tokens: a key of each stream at 0, and the value.
+struct NgramColumns {
+  int64_t value, end;
+
+  explicit NgramColumns(const Config& c)
+      : value(round_up(c.hyper->streams * c.hidden, kPanel)), end(value + round_up(c.hidden, kPanel)) {}
 };
 
 // The columns of compressed attention's joint matrices: the latent of queries at 0, and the key; of entries the numbers

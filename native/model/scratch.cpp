@@ -269,7 +269,7 @@ int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int th
   carve_latent(carver, c, limits);
   carve_index(carver, c, limits, threads);
   if (c.compressed()) carve_compressed(carver, c, limits, threads);
-  if (c.block_indexer()) carve_block_index(carver, c, limits);
+  if (c.block_indexer()) carve_block_index(carver, c, limits, threads);
   carve_experts(carver, limits, threads);
   beside_experts = carver.floats(experts.apart ? tokens : 0, c.hidden);
   distances = carver.take<float>(DistanceEmbeddings::kept_floats(c) * 4);
@@ -352,24 +352,37 @@ void Scratch::carve_index(Carver& carver, const Config& c, const Limits& limits,
   gathered_blocks = carver.take<int32_t>(gathered_keys / kBlockTokens * 4);
 }
 
-void Scratch::carve_block_index(Carver& carver, const Config& c, const Limits& limits) {
+void Scratch::carve_block_index(Carver& carver, const Config& c, const Limits& limits, int threads) {
   const BlockIndexerKind& own = *c.block_indexer();
   const int64_t tokens = round_up(limits.step_tokens, 2);
+  chosen_heads_ = BlockIndexer::choices(c);
   index_keys = BlockIndexer::score_floats(c, limits);
   index_in = carver.floats(tokens, BlockIndexColumns(own, c.kv_heads).end);
-  index_rows = index_keys ? std::clamp<int64_t>(kMostScores / (c.kv_heads * index_keys), 1, tokens) : 0;
-  index_scores = carver.floats(index_rows, c.kv_heads * index_keys);
-  chosen_heads_ = c.kv_heads;
-  chosen_blocks_ = own.chosen * own.block / kBlockTokens;
+  index_rows = index_keys ? std::clamp<int64_t>(kMostScores / (chosen_heads_ * index_keys), 1, tokens) : 0;
+  index_scores = carver.floats(index_rows, chosen_heads_ * index_keys);
+  for (const HeadShape& shape : c.head_shapes()) mask_slots = std::max(mask_slots, shape.slots);
+  chosen_blocks_ = own.heads ? 2 * mask_slots : own.chosen * own.block / kBlockTokens;  // with the bits of keys
   chosen_ = carver.take<int32_t>(index_keys ? tokens * chosen_heads_ * chosen_blocks_ * 4 : 0);
+  if (!own.heads) return;
+  own_gathered_bytes_ = index_keys ? kChunkTokens / kBlockTokens * kv_head_bytes(limits.kv_dtype, own.head_dim) : 0;
+  own_gathered_ = carver.take_each(threads, own_gathered_bytes_);
+  gathered_blocks = carver.take<int32_t>(kChunkTokens / kBlockTokens * 4);
 }
 
 void Scratch::carve_streams(Carver& carver, const Config& c, int64_t tokens) {
   const int64_t several = c.alt_up ? tokens : 0, hyper = c.hyper ? tokens : 0;
   const int64_t count = c.alt_up ? c.alt_up->streams : c.hyper ? c.hyper->streams : 0;
   streams = carver.floats(several + hyper, count * round_up(c.hidden, kPanel));
-  hyper_sums = carver.floats(hyper, c.hyper ? HyperConnections::sums(c) : 0);
+  const int64_t summed = c.hyper && !c.hyper->rank ? tokens : 0, gated = hyper - summed, numbers = count * c.hidden;
+  hyper_sums = carver.floats(summed, summed ? HyperConnections::sums(c) : 0);
   hyper_weights = carver.floats(hyper, c.hyper ? c.hyper->weights() : 0);
+  hyper_normed = carver.floats(gated, numbers);
+  hyper_gates = carver.floats(gated, numbers);
+  hyper_few = carver.floats(gated, c.hyper ? c.hyper->rank : 0);
+  const NgramKind* own = c.ngrams();
+  ngrams = carver.floats(own ? tokens : 0, own ? own->width : 0);
+  ngrams_in = carver.floats(own ? tokens : 0, own ? NgramColumns(c).end : 0);
+  ngrams_gated = carver.floats(own ? tokens : 0, numbers);
   laurel_in = carver.floats(several, c.alt_up ? c.alt_up->laurel : 0);
   laurel = carver.floats(several, c.hidden);
 }

@@ -116,10 +116,15 @@ class Scratch {
   Operand streams;  // [step_tokens, streams * hidden rounded up to whole panels], f32_rows
   // Of hyper-connections: floats of each row of all streams' parts, and what weighs streams (HyperConnections).
   Operand hyper_sums, hyper_weights;  // [step_tokens, ..], f32_rows
-  Operand laurel_in;                  // [step_tokens, AltUpKind::laurel], f32_rows
-  Operand laurel;                     // [step_tokens, hidden], f32_rows
-  Operand norm_gate_in;               // [step_tokens, Config::norm_gates], f32_rows; no rows without gates of norms
-  Operand gated;                      // [step_tokens, hidden], f32_rows: rows behind a gated norm
+  // Of HyperKind::rank: streams, normalized, and their gates, [step_tokens, streams * hidden], f32_rows, and the few
+  // numbers that gates are made of.
+  Operand hyper_normed, hyper_gates, hyper_few;
+  // Of NgramKind: embeddings [step_tokens, width], keys and value (NgramColumns), and what the convolution reads.
+  Operand ngrams, ngrams_in, ngrams_gated;
+  Operand laurel_in;     // [step_tokens, AltUpKind::laurel], f32_rows
+  Operand laurel;        // [step_tokens, hidden], f32_rows
+  Operand norm_gate_in;  // [step_tokens, Config::norm_gates], f32_rows; no rows without gates of norms
+  Operand gated;         // [step_tokens, hidden], f32_rows: rows behind a gated norm
   Operand cut_gates;  // [kCutRows, columns of the widest gate and up], f32_rows: of feed-forwards whose gates are cut
 
   // Of latent attention, no rows without it.
@@ -135,6 +140,7 @@ class Scratch {
   Operand index_scores;      // [rows that are scored at once, max_model_len], f32_rows
   int64_t index_rows;        // of it
   int64_t index_keys = 0;    // of a row's scores, those of one kv head (BlockIndexer)
+  int64_t mask_slots = 0;    // HeadShape::slots
   int64_t gathered_keys;     // the most of a member
   int32_t* gathered_blocks;  // the blocks of gathered keys: 0, 1, .. (Indexer)
   // The keys that were chosen for a row of the step, ascending.
@@ -195,7 +201,7 @@ class Scratch {
   void carve_sites(Carver& carver, const Limits& limits);
   void carve_latent(Carver& carver, const Config& config, const Limits& limits);
   void carve_index(Carver& carver, const Config& config, const Limits& limits, int threads);
-  void carve_block_index(Carver& carver, const Config& config, const Limits& limits);
+  void carve_block_index(Carver& carver, const Config& config, const Limits& limits, int threads);
   void carve_compressed(Carver& carver, const Config& config, const Limits& limits, int threads);
   void carve_streams(Carver& carver, const Config& config, int64_t tokens);
   int64_t own_routes_bytes() const { return round_up(kOwnRows * experts.slots * 4, 128); }

@@ -15,7 +15,15 @@ import numpy as np
 from tests.model.reference_compressed import compressed_attention, joined, weighed
 from tests.model.reference_recurrent import RECURRENT, gated_delta, mamba2
 from tests.model.reference_routes import Seen, chosen_blocks, chosen_keys, routes
-from tests.model.reference_streams import corrected, first_streams, laurel, one_stream, predicted
+from tests.model.reference_streams import (
+    first_streams,
+    gated,
+    laurel,
+    one_stream,
+    predicted,
+    with_ngrams,
+    with_own_embedding,
+)
 from tests.model.reference_sums import (
     EXACT,
     Array,
@@ -169,6 +177,9 @@ def hyper_connected(config: ModelConfig, weights: dict[str, Array], tokens: list
     seen: Seen = None
     for i, layer in enumerate(config.layers):
         own = {name.split(".", 2)[2]: w for name, w in weights.items() if name.startswith(f"layers.{i}.")}
+        if config.hyper_connections.rank:
+            streams = gated_layer(config, layer, own, tokens, streams, e)
+            continue
         x, post, mix = weighed(config, own, "attention", streams, e)
         x = norm(config, own, "input_norm", x, e)
         if isinstance(layer.mixer, LatentAttention):
@@ -182,7 +193,27 @@ def hyper_connected(config: ModelConfig, weights: dict[str, Array], tokens: list
         assert half is not None
         y = experts(half, own, x, e, tokens) if isinstance(half, Experts) else mlp(half, own, x, e)
         streams = joined(streams, y, post, mix, e)
+    if config.hyper_connections.rank:
+        return gated(config, weights, "head", streams, e)[0]
     return norm(config, weights, "final_norm", weighed(config, weights, "head", streams, e)[0], e)
+
+
+def gated_layer(
+    config: ModelConfig, layer: Layer, w: dict[str, Array], tokens: list[int], streams: Array, e: Rounding
+) -> Array:
+    """The streams behind a layer of Qwen4-Exp."""
+    if layer.ngrams:
+        streams = with_ngrams(config, layer.ngrams, w, tokens, streams, e)
+    x, post = gated(config, w, "attention", streams, e)
+    if isinstance(layer.mixer, GatedDelta):
+        y = gated_delta(layer.mixer, w, x, e, config.norm_eps)
+    else:
+        assert isinstance(layer.mixer, Attention)
+        y, _ = attention(config, layer.mixer, w, x, np.arange(len(tokens)), e, {})
+    streams = e.around(streams + post[..., None] * y[:, None], e.sums, 2)
+    x, post = gated(config, w, "mlp", streams, e)
+    assert isinstance(layer.feed_forward, Experts)
+    return e.around(streams + post[..., None] * experts(layer.feed_forward, w, x, e)[:, None], e.sums, 2)
 
 
 def embedded(
@@ -197,19 +228,6 @@ def embedded(
     if config.embed_norm:
         x = norm(config, weights, "embed_norm", x, e)
     return x
-
-
-def with_own_embedding(
-    config: ModelConfig, w: dict[str, Array], x: Array, streams: list[Array], inputs: Array, e: Rounding
-) -> tuple[Array, list[Array]]:
-    """The residual with a layer's embedding, or the streams, corrected by x and with it. inputs: [tokens, width]."""
-    if config.alt_up:
-        streams = corrected(config, w, streams, x, e)
-        x = streams[0] * w.get("alt_up_scale", 1.0)
-    gate = activated("gelu_tanh", linear(x, w["per_layer_gate"], None, e))
-    y = linear(e.around(gate, e.sums, 8) * inputs, w["per_layer_out"], None, e)
-    added = norm(config, w, "per_layer_norm", y, e)
-    return x + added, [*streams[:1], *(s + added for s in streams[1:])]
 
 
 def per_layer_inputs(

@@ -137,7 +137,7 @@ def gated_delta(own: GatedDelta, w: dict[str, Array], x: Array, e: Rounding, eps
         out[t] = read(q[t])
     out = out / np.sqrt((out * out).mean(axis=-1, keepdims=True) + (own.gate_norm_eps or eps)) * w["gate_norm"]
     z = linear(linear(x, w["delta_z_latent"], None, e) if own.gate_rank else x, w["delta_z"], None, e).reshape(v.shape)
-    out = e.around(out * sigmoid(z) * (1 if own.by_channel else z), e.sums, 12)
+    out = e.around(out * sigmoid(z) * (1 if own.by_channel or own.sigmoid_gate else z), e.sums, 12)
     return linear(out.reshape(len(x), -1), w["delta_out"], None, e)
 
 

@@ -98,6 +98,8 @@ def chosen_blocks(
     assert layer.rope is not None
     heads, kv_heads, _ = config.heads_of(layer)
     q, k = (linear(x, w[f"index_{n}"], None, exact).reshape(len(x), -1, own.head_dim) for n in "qk")
+    if own.heads:
+        return complete_blocks(config, layer, w, q, k[:, 0], positions, e)
     q, k = norm(config, w, "index_q_norm", q, e), norm(config, w, "index_norm", k, e)
     q, k = (rotated(config, layer.rope, one, positions, e) for one in (q, k))
     scores = np.where(positions[None] <= positions[:, None], q.swapaxes(0, 1) @ e.around(k, e.cache)[:, 0].T, -np.inf)
@@ -110,3 +112,23 @@ def chosen_blocks(
     seen = np.zeros(best.shape, bool)
     np.put_along_axis(seen, order, True, axis=-1)
     return np.repeat(np.repeat(seen, own.block, axis=-1)[:, :, : len(x)], heads // kv_heads, axis=0)
+
+
+def complete_blocks(
+    config: ModelConfig, layer: Attention, w: dict[str, Array], q: Array, k: Array, positions: Positions, e: Rounding
+) -> Seen:
+    """The keys of complete blocks that small heads choose by means, and those behind the last, [tokens, keys]."""
+    own, count = layer.blocks, len(k)
+    assert own is not None
+    assert layer.rope is not None
+    means = e.around(k[: count // own.block * own.block].reshape(-1, own.block, own.head_dim).mean(axis=1), e.sums, 3)
+    first = np.arange(len(means)) * own.block
+    q = rotated(config, layer.rope, norm(config, w, "index_q_norm", q, e), positions, e)
+    means = rotated(config, layer.rope, norm(config, w, "index_norm", means[:, None], e), first, e)
+    scores = np.maximum(q @ e.around(means, e.cache)[:, 0].T, 0).sum(axis=1)
+    complete = (positions[:, None] + 1) // own.block
+    scores = np.where(np.arange(len(means)) < complete, scores, -np.inf)
+    seen = np.zeros(scores.shape, bool)
+    np.put_along_axis(seen, np.argsort(-scores, axis=1, kind="stable")[:, : own.chosen], True, axis=1)
+    seen = np.pad(np.repeat(seen & (scores >= 0), own.block, axis=1), ((0, 0), (0, count - len(means) * own.block)))
+    return seen | (positions >= complete * own.block)

@@ -25,6 +25,7 @@ from forearm.model.families.recurrences import (
     Indexer,
     Lightning,
     Mamba2,
+    Ngrams,
     RgLru,
     SelectiveScan,
     ShortConv,
@@ -77,6 +78,8 @@ COMPRESSED = (
 LOOKED_UP = Experts(40, 12, 3, score="sqrt_softplus", renormalized=True, shared=FeedForward(72, limit=0.7), limit=0.5)
 LIMITED = Experts(40, 12, 3, score="sigmoid", correction=True, renormalized=True, scale=3.0, limit=0.2, gate_limit=0.3)
 LIMITED = replace(LIMITED, shared=FeedForward(72, limit=0.3, gate_limit=0.45))
+BESIDE_SHARED = Experts(40, count=12, active=3, shared=FeedForward(72), shared_gate=True)
+NGRAMS = Ngrams(2, 40, 3, 7, (12345678901, 998877, 5000000029), (101, 103, 107, 109), 424)
 ON_SHORTCUT = Experts(40, 7, 4, correction=True, scale=1.5, zeros=5, behind=2)
 BACK = replace(rope(8), inv_freq=-rope(8).inv_freq)
 # Cases with other branches of forward(): full-width qk-norm and norms after the layers; sandwich norms, windows and
@@ -85,7 +88,8 @@ BACK = replace(rope(8), inv_freq=-rope(8).inv_freq)
 # heads that end inside a panel; experts, a gated shared one beside them in one layer, chosen by groups in the other;
 # latent attention, with heads that the threads divide, beside experts on a shortcut, and to keys that are chosen;
 # latents of several sizes, some of a window; gates behind norms, and beside queries; streams that are not mixed,
-# attention to blocks that are chosen; compressed attention of several streams.
+# attention to blocks that are chosen; compressed attention of several streams; streams with gates, complete blocks that
+# are chosen for all heads, embeddings of several tokens.
 SHAPES = {
     "llama": LLAMA,
     # 3, 2 and 5 times 64: activations before each matrix can be turned
@@ -334,6 +338,21 @@ SHAPES = {
         layers=tuple(
             Layer(Attention(0, blocks=blocks), FeedForward(176, "swiglu_oai"))
             for blocks in (BlockIndexer(32, 64, 9, 2), None, BlockIndexer(32, 64, 9))
+        ),
+    ),
+    "gated streams": replace(
+        LLAMA,
+        qk_norm="head",
+        norm_plus_one=True,
+        attention_gate="sigmoid",
+        norm_placement="none",
+        final_norm=False,
+        hyper_connections=HyperConnections(3, 0, 0.0, rank=20),
+        names={"hyper_attention": "attention", "hyper_mlp": "mlp", "hyper_head": "head"},
+        layers=(
+            Layer(GatedDelta(2, 4, 16, 24, 4), BESIDE_SHARED, ngrams=NGRAMS),
+            Layer(Attention(0, blocks=BlockIndexer(32, 24, 20, heads=9)), BESIDE_SHARED),
+            Layer(GatedDelta(2, 4, 16, 24, 4, sigmoid_gate=True), BESIDE_SHARED, ngrams=NGRAMS),
         ),
     ),
     "compressed": replace(

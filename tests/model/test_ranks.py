@@ -24,6 +24,7 @@ KINDS = [
     ("two mixers and one half", WeightFormat("bfloat16"), "bfloat16"),
     ("latent", WeightFormat("bfloat16"), "bfloat16"),
     ("chosen blocks", WeightFormat("bfloat16"), "bfloat16"),
+    ("gated streams", WeightFormat("int4", 16), "bfloat16"),
     ("latents of several sizes", WeightFormat("int4", 16), "bfloat16"),
     ("gated norms", WeightFormat("bfloat16"), "bfloat16"),
     ("rg-lru", WeightFormat("int4", 16), "bfloat16"),

@@ -54,7 +54,8 @@ class Weights:
                 self.matrix(part.name, spec.experts * part.rows, spec.k)
                 if spec.bias:
                     self.vector(part.name + ".bias", spec.experts * part.rows, 0.0)
-        self.norm("final_norm")
+        if config.final_norm:
+            self.norm("final_norm")
         if config.head_dense:
             self.norm("head_dense.norm")
         if config.embed_norm:
@@ -82,6 +83,11 @@ class Weights:
     def hyper(self, name: str, count: int, scales: int) -> None:
         own = self.config.hyper_connections
         assert own is not None
+        if own.rank:
+            self.vector(f"{name}_norm", own.streams * self.config.hidden, 0.0)
+            if scales > 1:
+                self.vector(f"{name}_project", own.streams * own.streams * self.config.hidden, 0.0)
+            return
         self.vector(f"{name}_project", count * own.streams * self.config.hidden, 0.0)
         self.vector(f"{name}_base", count, 0.0)
         self.vector(f"{name}_scale", scales, 0.5)
@@ -112,9 +118,8 @@ class Weights:
         if layer.aside:
             self.vector(prefix + "input_norm", 2 * config.hidden, 1.0)
             absent["input_norm"] = True
-        for name in {"pre": before, "post": after, "sandwich": before + after, "around_mlp": (*before, after[1])}[
-            config.placement_of(layer)
-        ]:
+        placements = {"pre": before, "post": after, "sandwich": before + after, "around_mlp": (*before, after[1])}
+        for name in placements.get(config.placement_of(layer), ()):
             if not absent.get(name):
                 self.norm(prefix + name)
         mixer = layer.mixer
@@ -152,6 +157,10 @@ class Weights:
     def chosen_by(self, prefix: str, mixer: Mixer | None) -> None:
         """Load what chooses blocks of keys and weighs residual streams, and sinks."""
         own = self.config.hyper_connections
+        if own and (ngrams := self.config.layers[int(prefix.split(".")[1])].ngrams):
+            numbers = own.streams * self.config.hidden
+            for name, n in (("key_norm", 1), ("query_norm", 1), ("conv_norm", 1), ("conv", ngrams.taps)):
+                self.vector(f"{prefix}ngrams_{name}", n * numbers, 0.0)
         if isinstance(mixer, Attention) and mixer.blocks:
             self.vector(prefix + "index_q_norm", mixer.blocks.head_dim, 1.0)
             self.vector(prefix + "index_norm", mixer.blocks.head_dim, 1.0)
@@ -259,7 +268,7 @@ BASIC, DELTA = ("llama", "gemma2", "opt"), ("delta", "delta by channel")
 OTHERS = (
     "slopes", "shortcut", "chosen keys", "chosen blocks", "latents of several sizes", "gated norms",
     "streams that keep their rows", "compressed", "per layer", "streams", "experts apart", "heads by layer",
-    "norms within halves", "norms of heads with biases", "a layer before the head", "limits by layer",
+    "gated streams", "norms within halves", "norms of heads with biases", "a layer before the head", "limits by layer",
 )  # fmt: skip
 FLOATS: tuple[DTypeName, ...] = ("float32", "bfloat16")
 KINDS: list[tuple[str, WeightFormat, str]] = [(s, WeightFormat(dtype), dtype) for s in SHAPES for dtype in FLOATS]
@@ -267,7 +276,7 @@ KINDS += [
     (shape, WeightFormat("bfloat16"), kv)
     for shape in (
         *("llama", "gemma2", "gemma4", "latent", "chosen keys", "latents of several sizes"),
-        *("chosen blocks", "compressed"),
+        *("chosen blocks", "gated streams", "compressed"),
     )
     for kv in ("int8", "fp8_e4m3", "fp8_e5m2")
 ]

@@ -21,7 +21,7 @@ from forearm.engine.speculation.draft_length import Gain
 from forearm.engine.speculation.speculation import Speculation
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import open_checkpoint
-from forearm.model.families.config import Layer, ModelConfig
+from forearm.model.families.config import Attention, Layer, ModelConfig
 from forearm.model.families.recurrences import (
     CompressedAttention,
     GatedDelta,
@@ -53,6 +53,7 @@ SEEDS = range(6)
         "deepseek_v4",
         "minimax",
         "bailing_hybrid",
+        "qwen4_exp_text",
     ],
 )
 def model_type(request: pytest.FixtureRequest) -> str:
@@ -262,6 +263,9 @@ def test_states_are_in_the_memory_plan_and_attention_alone_has_blocks(folder: Pa
     compressed = [layer.mixer for layer in config.layers if isinstance(layer.mixer, CompressedAttention)]
     if compressed:  # a key a token, and the entries of a block's tokens with the keys that they are chosen by
         values = sum(32 * 32 + 32 // one.ratio * (32 + one.index_dim) if one.ratio else 32 * 32 for one in compressed)
+    for layer in config.layers:
+        if isinstance(layer.mixer, Attention) and (blocks := layer.mixer.blocks):  # means of keys of complete blocks
+            values += 32 // blocks.block * blocks.head_dim
     assert planned.block_bytes == values * 4
     assert planned.kept_states == 3
     assert planned.state_bytes == 32 * sum(state_floats(layer, config) for layer in config.layers) > 0
@@ -273,9 +277,15 @@ def state_floats(layer: Layer, config: ModelConfig) -> int:
         return (layer.mixer.taps - 1) * config.hidden
     if isinstance(layer.mixer, CompressedAttention):  # maximum, sum and weighted sum of each series
         return 3 * layer.mixer.series * (config.head_dim + layer.mixer.index_dim) if layer.mixer.ratio else 0
+    if isinstance(layer.mixer, Attention) and layer.mixer.blocks:  # the sum of keys, in a piece of 128 bytes
+        return -(-layer.mixer.blocks.head_dim // 32) * 32
     if isinstance(layer.mixer, GatedDelta):
-        delta = layer.mixer
-        return (delta.taps - 1) * delta.channels + delta.value_heads * (delta.key_dim + 1) * delta.value_dim
+        delta, ngrams, streams = layer.mixer, layer.ngrams, config.hyper_connections
+        more = 0
+        if ngrams and streams:  # tokens and rows before
+            tokens = len(ngrams.multipliers)
+            more = -(-(tokens - 1 + (ngrams.taps - 1) * tokens * streams.streams * config.hidden) // 32) * 32
+        return (delta.taps - 1) * delta.channels + delta.value_heads * (delta.key_dim + 1) * delta.value_dim + more
     if isinstance(layer.mixer, SelectiveScan):
         return (layer.mixer.taps - 1 + layer.mixer.state_dim) * layer.mixer.inner
     if isinstance(layer.mixer, RgLru):

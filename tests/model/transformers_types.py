@@ -80,11 +80,16 @@ _LINEAR_THEN_FULL = {"layer_types": ["linear_attention", "full_attention"]}
 _QWEN4_TEXT = {
     "layer_types": ["linear_attention", "indexed_attention"],
     "hc_lowrank": 8,
-    "indexer_n_heads": 2,
+    "indexer_n_heads": 16,  # one of them at least scores each block more than 0: of equal scores any may be chosen
     "indexer_kv_heads": 1,
     "indexer_head_dim": 16,
-    "indexer_budget": 64,
+    "indexer_budget": 16,
     "indexer_compress_ratio": 4,
+    "ple_layer_ids": [1],
+    "ple_embed_dim": 32,
+    "heads_per_ngram": 2,
+    "ngram_vocab_size_base": 50,
+    "split_ngram_parts": 3,
 }
 _WRITTEN_AS_COMPUTED = ("hy_v4",)  # see made_cases.py
 # Encoders that generate text only when configured as decoders, with causal attention.

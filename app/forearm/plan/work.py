@@ -12,7 +12,8 @@ from forearm.engine.host.memory_plan import kv_bytes, state_slot_bytes
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.formats import described, spec_bytes
 from forearm.model.families.config import Attention, LatentAttention, Mixer, ModelConfig
-from forearm.model.families.matrices import MatrixSpec, matrices
+from forearm.model.families.matrices import matrices
+from forearm.model.families.matrix_spec import MatrixSpec
 from forearm.model.families.recurrences import CompressedAttention
 
 

@@ -48,7 +48,10 @@ KvBlocks::KvBlocks(const Config& c, DType dtype, const Ranks& ranks, bool groupe
     const bool indexed = latent && latent->indexer && !latent->indexer->shared;
     const bool blocks = attention && attention->blocks;
     index_place_.push_back(indexed || blocks ? caches_.size() : 0);
-    if (indexed || blocks) add_cache(keys_of(blocks ? attention->blocks->head_dim : latent->indexer->head_dim), false);
+    const int64_t mean = blocks && attention->blocks->heads ? attention->blocks->block : 0;  // keys that one stands for
+    if (indexed || blocks)
+      add_cache(keys_of(blocks ? attention->blocks->head_dim : latent->indexer->head_dim), mean > 0,
+                mean ? (kBlockTokens + mean - 1) / mean : kBlockTokens);
     const auto* compressed = c.layers[i].mixer_as<CompressedKind>();
     const int64_t ratio = compressed ? compressed->ratio : 0;
     const int64_t keys = ratio ? (kBlockTokens + ratio - 1) / ratio : 0;

@@ -20,6 +20,12 @@
 
 namespace forearm {
 
+// The place of an entry that stands for `ratio` tokens, in a cache by token: in the block of the last of them.
+inline int32_t entry_place(int64_t entry, int64_t ratio) {
+  const int64_t last = (entry + 1) * ratio - 1;
+  return static_cast<int32_t>(last / kBlockTokens * kBlockTokens + last % kBlockTokens / ratio);
+}
+
 class KvBlocks {
  public:
   // grouped: as Limits::kv_groups.

@@ -12,9 +12,9 @@
 
 namespace forearm {
 
-// A layer's state in a slot: StateShape's tail, and its heads.
+// A layer's state in a slot: StateShape's tail, its heads, and what is behind these.
 struct LayerState {
-  float *tail, *heads;
+  float *tail, *heads, *more;
 };
 
 class States {
@@ -45,7 +45,8 @@ class States {
   // A layer's state in a slot. What it holds before a sequence's first token is of the slot's last sequence.
   LayerState at(size_t layer, int64_t slot) const {
     auto* state = reinterpret_cast<float*>(region_.data() + slot * bytes_per_slot() + offset_[layer]);
-    return {state, state + shape_[layer].tail_floats()};
+    const StateShape& shape = shape_[layer];
+    return {state, state + shape.tail_floats(), state + shape.floats() - shape.more};
   }
   // Zeroes these channels of the tail and these heads: the state before a sequence's first token.
   void clear(size_t layer, int64_t slot, Range channels, Range heads) const {

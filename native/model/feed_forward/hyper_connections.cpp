@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+
+#include "model/step/multiply.h"
+#include "model/step/multiply_heads.h"
 
 namespace forearm {
 namespace {
@@ -29,13 +33,22 @@ float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 
 }  // namespace
 
-HyperConnections::HyperConnections(const Weights& weights, Step& step)
+HyperConnections::HyperConnections(const Weights& weights, const States& states, Step& step)
     : weights_(weights),
       step_(step),
+      ngrams_(weights, states, step),
       streams_(step.config.hyper ? step.config.hyper->streams : 0),
       hidden_(step.config.hidden),
       stride_(round_up(hidden_, kPanel)),
-      parts_((hidden_ + kPartColumns - 1) / kPartColumns) {}
+      parts_((hidden_ + kPartColumns - 1) / kPartColumns) {
+  const Config& c = step.config;
+  const int64_t rank = c.hyper ? c.hyper->rank : 0, numbers = streams_ * hidden_;
+  for (size_t half = 0; half <= 2 * c.layers.size() && rank; ++half) {
+    const std::string layer = "layers." + std::to_string(half / 2) + (half % 2 ? ".hyper_mlp" : ".hyper_attention");
+    const std::string name = half == 2 * c.layers.size() ? "hyper_head" : layer;
+    gates_.push_back({&weights.linear(name + "_down", rank, numbers), &weights.linear(name + "_up", numbers, rank)});
+  }
+}
 
 // The sum of the squares, and one of each weight.
 int64_t HyperConnections::sums(const Config& c) {
@@ -64,10 +77,18 @@ void HyperConnections::begin(StepWalk& w) {
     const Range columns = columns_of(part);
     for (int64_t i = 0; i < streams_; ++i)
       std::copy_n(step_.residual_row(row) + columns.begin, columns.size(), stream(i, row) + columns.begin);
-    add_up(0, row, part);
+    if (gates_.empty()) add_up(0, row, part);
   });
   step_.barrier(w);
-  collapse(w, 0);
+  read_streams(w, 0);
+}
+
+// Makes the residual that a half reads; ends with a barrier.
+void HyperConnections::read_streams(StepWalk& w, size_t half) {
+  const auto& layers = step_.config.layers;
+  if (half % 2 == 0 && half / 2 < layers.size() && layers[half / 2].ngrams) ngrams_.add(w, half / 2);
+  if (gates_.empty()) return collapse(w, half);
+  if (w.rows > 0) gate(w, half);
 }
 
 const Norm* HyperConnections::join(StepWalk& w, size_t half) {
@@ -77,10 +98,10 @@ const Norm* HyperConnections::join(StepWalk& w, size_t half) {
   }
   each_part(w, [&](int64_t row, int64_t part) {
     mix(row, columns_of(part));
-    add_up(half + 1, row, part);
+    if (gates_.empty()) add_up(half + 1, row, part);
   });
   step_.barrier(w);
-  collapse(w, half + 1);
+  read_streams(w, half + 1);
   return nullptr;
 }
 
@@ -204,6 +225,83 @@ void HyperConnections::collapse(const StepWalk& w, size_t half) const {
       std::copy_n(weights.mix[s], streams_, to + (1 + s) * streams_);
   }
   step_.barrier(w);
+}
+
+// Makes the residual of all rows as the mean of gated streams, and the weights of the half's result.
+void HyperConnections::gate(StepWalk& w, size_t half) {
+  const Scratch& s = step_.scratch;
+  const Norm& norm = weights_.hyper(half).norm;
+  const Range own = share(streams_ * w.rows, 1, w.member, step_.pool.threads());
+  for (int64_t i = own.begin; i < own.end; ++i) {
+    const int64_t row = i / streams_, at = i % streams_;
+    step_.kernel.norm({stream(at, row),
+                       0,
+                       0,
+                       1,
+                       hidden_,
+                       norm.weight.data() + at * hidden_,
+                       nullptr,
+                       step_.config.norm_eps,
+                       false,
+                       {floats_at(s.hyper_normed, row, at * hidden_), 0, Form::f32_rows}});
+  }
+  step_.barrier(w);
+  multiply_gates(w, half);
+  const bool injects = half < 2 * step_.config.layers.size();
+  each_part(w, [&](int64_t row, int64_t part) {
+    const Range columns = columns_of(part);
+    float* x = step_.residual_row(row) + columns.begin;
+    std::fill_n(x, columns.size(), 0.0f);
+    for (int64_t i = 0; i < streams_; ++i) {
+      const float* gates = floats_at(s.hyper_gates, row, i * hidden_ + columns.begin);
+      const float* from = floats_at(s.hyper_normed, row, i * hidden_ + columns.begin);
+      for (int64_t c = 0; c < columns.size(); ++c) x[c] += gates[c] * from[c];
+    }
+    for (int64_t c = 0; c < columns.size(); ++c) x[c] /= static_cast<float>(streams_);
+    for (int64_t i = part; i < streams_ && injects; i += parts_)
+      floats_at(s.hyper_weights, row, 0)[i] = step_.config.hyper->most * inject(half, i, row);
+  });
+  step_.barrier(w);
+}
+
+// Ends with a barrier.
+void HyperConnections::multiply_gates(StepWalk& w, size_t half) {
+  const Scratch& s = step_.scratch;
+  const Linear &down = *gates_[half].down, &up = *gates_[half].up;
+  GemmTask task{};
+  task.row_end = w.rows;
+  task.epilogue = Epilogue::store;
+  task.scale = 1.0f / static_cast<float>(streams_);
+  task.a = step_.rows_of(w, s.stream, s.hyper_normed, down.matrix);
+  task.out = s.hyper_few;
+  step_.multiply(w, down, task, [&](Range rows, int64_t, Range columns) {
+    for (int64_t row = rows.begin; row < rows.end; ++row)
+      for (int64_t c = columns.begin; c < columns.end; ++c) {
+        float* x = floats_at(s.hyper_few, row, c);
+        *x *= sigmoid(*x);
+      }
+  });
+  step_.barrier(w);
+  task.a = step_.rows_of(w, s.activated, s.hyper_few, up.matrix);
+  task.scale = 1.0f;
+  task.out = s.hyper_gates;
+  step_.multiply(w, up, task, [&](Range rows, int64_t, Range columns) {
+    for (int64_t row = rows.begin; row < rows.end; ++row) {
+      float* x = floats_at(s.hyper_gates, row, columns.begin);
+      step_.kernel.row_exp_sum({x, columns.size()}, 0.0f, -1.0f, x);
+      for (int64_t c = 0; c < columns.size(); ++c) x[c] = 1.0f / (1.0f + x[c]);
+    }
+  });
+  step_.barrier(w);
+}
+
+// What weighs the half's result in a stream, over HyperKind::most.
+float HyperConnections::inject(size_t half, int64_t stream_index, int64_t row) const {
+  const int64_t numbers = streams_ * hidden_;
+  float lanes[16] = {};
+  add_products(weights_.hyper(half).project.data() + stream_index * numbers,
+               floats_at(step_.scratch.hyper_normed, row, 0), numbers, lanes);
+  return sigmoid(fold(lanes) / static_cast<float>(streams_));
 }
 
 }  // namespace forearm

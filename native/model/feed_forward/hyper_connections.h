@@ -9,17 +9,26 @@
 //   times, columns first and last
 //   the half reads x = sum over i of pre[i] s[i] and gives y;  s[j] = post[j] y + sum over i of M[i][j] s[i]
 // The embedded row is each of the first streams; the final norm reads such a sum by pre of its own.
+//
+// Or (HyperKind::rank, Qwen4-Exp), with n[i] = norm(s[i]) of weights of the stream's own, all of them side by side n:
+//   g = sigmoid(W_up silu(W_down n / streams)), post[i] = 2 sigmoid((W n)[i] / streams)
+//   the half reads the mean of g[i] n[i], without another norm;  s[j] += post[j] y
+// and so does the output head, without a final norm.
 #pragma once
 #include <vector>
 
+#include "model/feed_forward/ngram_embeddings.h"
 #include "model/step/step.h"
 
 namespace forearm {
 
 class HyperConnections {
  public:
-  // Both arguments must outlive this.
-  HyperConnections(const Weights& weights, Step& step);
+  // Of a layer: of each half rows and multiplication twice.
+  static constexpr int64_t kPhases = 8 + NgramEmbeddings::kPhases;
+
+  // All arguments must outlive this. Throws std::invalid_argument if a matrix is missing or has a wrong size.
+  HyperConnections(const Weights& weights, const States& states, Step& step);
 
   // Floats of a row's sums.
   static int64_t sums(const Config& config);
@@ -47,9 +56,19 @@ class HyperConnections {
   void weigh(size_t half, int64_t row, StreamWeights& own) const;
   void balance(const float* logits, StreamWeights& own) const;
   void collapse(const StepWalk& w, size_t half) const;
+  void read_streams(StepWalk& w, size_t half);
+  void gate(StepWalk& w, size_t half);
+  void multiply_gates(StepWalk& w, size_t half);
+  float inject(size_t half, int64_t stream, int64_t row) const;
+
+  struct Gates {
+    const Linear *down = nullptr, *up = nullptr;
+  };
 
   const Weights& weights_;
   Step& step_;
+  NgramEmbeddings ngrams_;
+  std::vector<Gates> gates_;                         // by half, the last of the head; empty: streams are summed
   const int64_t streams_, hidden_, stride_, parts_;  // stride_: columns of a stream
 };
 

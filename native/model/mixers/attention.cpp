@@ -9,12 +9,12 @@
 
 namespace forearm {
 
-Attention::Attention(const Weights& weights, const KvBlocks& kv, Step& step)
+Attention::Attention(const Weights& weights, const KvBlocks& kv, const States& states, Step& step)
     : config_(step.config),
       weights_(weights),
       kv_(kv),
       step_(step),
-      indexer_(weights, kv, step),
+      indexer_(weights, kv, states, step),
       shape_of_(config_.layers.size()) {
   int64_t most_units = 0;
   for (size_t i = 0; i < config_.layers.size(); ++i) {
@@ -83,7 +83,7 @@ void Attention::angles(Range rows) {
 const Norm* Attention::mix(StepWalk& w, size_t layer, const Norm* add) {
   const Linear &qkv = *layers_[layer].qkv, &o = *layers_[layer].o;
   const LayerNorms& norms = weights_.norms(layer);
-  const Norm* after = config_.parallel_residual ? &norms.post_attention : norms.post_attention.if_there();
+  const Norm* after = config_.joins_behind() ? &norms.post_attention : norms.post_attention.if_there();
   const Operand mixed = attend_to(w, layer, step_.stream(w, add, norms.input, qkv.matrix));
   step_.project_back(w, mixed, o, after, kind(layer).out_scale);
   step_.barrier(w);
@@ -252,7 +252,7 @@ void Attention::attend(StepWalk& w, size_t layer) {
     task.bias = {biases_[biases_.size() > 1 ? layer : 0].data(),
                  static_cast<int64_t>(config_.distance_buckets.size() / 2)};
   task.out = step_.scratch.mixed.target(layers_[layer].o->matrix, weights_.norms(layer).attn_sub.if_there());
-  forearm::attend(w, step_, kv_, plan_of(layer), layer, task, distances_ ? &*distances_ : nullptr);
+  forearm::attend(w, step_, kv_, plan_of(layer), layer, task, {distances_ ? &*distances_ : nullptr, &indexer_});
 }
 
 }  // namespace forearm

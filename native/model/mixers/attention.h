@@ -19,7 +19,7 @@ class Attention {
   static constexpr int64_t kPhases = 5 + BlockIndexer::kPhases;
 
   // All arguments must outlive this. Throws std::invalid_argument if a layer's matrix is missing or has a wrong size.
-  Attention(const Weights& weights, const KvBlocks& kv, Step& step);
+  Attention(const Weights& weights, const KvBlocks& kv, const States& states, Step& step);
 
   // Plans the attention of the step's batch, which is the same in layers with the same heads.
   void plan();

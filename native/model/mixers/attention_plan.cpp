@@ -39,8 +39,10 @@ void AttentionPlan::add_items(const Batch& b, const AttentionRows& rows) {
   }
 }
 
-// The position of the last one among the keys that are chosen for a token; of blocks that is its own.
+// The position of the last one among the keys that are chosen for a token; of blocks that is its own. Where keys are
+// masked, it is that of the last slot.
 int64_t AttentionPlan::last_chosen(int64_t position) const {
+  if (heads_.slots) return heads_.slots * kBlockTokens - 1;
   return heads_.chosen - 1 - (heads_.block ? heads_.block - 1 - position % heads_.block : 0);
 }
 

@@ -18,12 +18,6 @@ constexpr int64_t kItemHeads = 8;
 // Rows that share the gathering of the keys that they are scored with.
 constexpr int64_t kScoredRows = 16;
 
-// The place of an entry in a cache by token: the block of its last token.
-int32_t place_of(int64_t entry, int64_t ratio) {
-  const int64_t last = (entry + 1) * ratio - 1;
-  return static_cast<int32_t>(last / kBlockTokens * kBlockTokens + last % kBlockTokens / ratio);
-}
-
 }  // namespace
 
 CompressedAttention::CompressedAttention(const Weights& weights, const KvBlocks& kv, const States& states, Step& step)
@@ -278,7 +272,7 @@ KvCache CompressedAttention::gather(int member, const KvCache& from, const Item&
   int32_t places[kChunkTokens];
   const int32_t* chosen = item.chosen ? s.chosen_keys(item.row) : nullptr;
   for (int64_t i = entries.begin; i < entries.end; ++i)
-    places[i - entries.begin] = place_of(chosen ? chosen[i] : i, k.ratio);
+    places[i - entries.begin] = entry_place(chosen ? chosen[i] : i, k.ratio);
   KvCache own = from;
   own.by_token = false;
   own.block_keys = kBlockTokens;

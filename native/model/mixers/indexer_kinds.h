@@ -7,6 +7,10 @@ namespace forearm {
 // Small heads that choose blocks of keys: BlockIndexer of app/forearm/model/families/recurrences.py.
 struct BlockIndexerKind {
   int64_t head_dim, block, chosen, local;
+  int64_t heads = 0;  // that choose for all kv heads, by the mean key of complete blocks; 0: one chooses for each
+
+  // Keys that a token has before some are chosen: chosen blocks, and what is less than one more.
+  int64_t most() const { return heads ? (chosen + 1) * block - 1 : chosen * block; }
 };
 
 // The indexer of sparse attention: Indexer of app/forearm/model/families/recurrences.py.

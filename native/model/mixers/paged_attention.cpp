@@ -36,7 +36,8 @@ void gather(int member, const Step& step, const AttentionItem& item, AttendTask&
 
 // The KV blocks of an item's keys: those of its sequence, or those that were chosen for its token and kv head.
 const int32_t* blocks_of(const Step& step, const KvBlocks& kv, size_t layer, const AttentionItem& item) {
-  if (item.chosen && step.config.head_shape(layer).block) return step.scratch.chosen_blocks(item.row, item.kv_head);
+  const HeadShape heads = step.config.head_shape(layer);
+  if (item.chosen && heads.block) return step.scratch.chosen_blocks(item.row, heads.slots ? 0 : item.kv_head);
   return step.batch().table(kv.group(layer)) + item.first_block;
 }
 
@@ -56,7 +57,7 @@ void foresee(const Step& step, const KvBlocks& kv, const AttentionPlan& plan, si
 }
 
 void attend_piece(int member, const Step& step, const KvBlocks& kv, const AttentionPlan& plan, size_t layer,
-                  AttendTask task, const AttentionWork& work, const DistanceEmbeddings* distances) {
+                  AttendTask task, const AttentionWork& work, const ScoreBiases& biases) {
   const AttentionItem& item = plan.item(work);
   task.cache = kv.layer(static_cast<int64_t>(layer), item.kv_head);
   task.blocks = blocks_of(step, kv, layer, item);
@@ -79,7 +80,9 @@ void attend_piece(int member, const Step& step, const KvBlocks& kv, const Attent
   task.scratch = step.scratch.attend(member);
   const auto add_terms = [&] {
     const Range keys{task.chunk_begin * kChunkTokens, std::min(task.chunk_end * kChunkTokens, item.keys)};
-    if (distances) task.key_bias = distances->terms(member, layer, item, keys);
+    if (biases.distances) task.key_bias = biases.distances->terms(member, layer, item, keys);
+    if (item.chosen && heads.slots)
+      task.key_bias = biases.masks->mask(member, item.row, {keys.begin, task.chunk_end * kChunkTokens});
   };
   if (!work.split) {
     if (task.cache.by_token) gather(member, step, item, task);
@@ -120,13 +123,13 @@ void find_slots(const StepWalk& w, const Step& step, const KvBlocks& kv) {
 }
 
 void attend(StepWalk& w, Step& step, const KvBlocks& kv, const AttentionPlan& plan, size_t layer,
-            const AttendTask& task, const DistanceEmbeddings* distances) {
+            const AttendTask& task, const ScoreBiases& biases) {
   step.hand_out(
       w, [&plan](int rank) { return static_cast<int64_t>(plan.work(rank).size()); },
       [&](int rank, int64_t i) {
         AttendTask piece = task;
         foresee(step, kv, plan, layer, rank, i, piece);
-        attend_piece(w.member, step, kv, plan, layer, piece, plan.work(rank)[static_cast<size_t>(i)], distances);
+        attend_piece(w.member, step, kv, plan, layer, piece, plan.work(rank)[static_cast<size_t>(i)], biases);
       });
   ++w.phase;
 }

@@ -2,6 +2,7 @@
 // pieces of its plan.
 #pragma once
 #include "model/cache/kv_cache.h"
+#include "model/mixers/block_indexer.h"
 #include "model/mixers/distance_embeddings.h"
 #include "model/step/step.h"
 
@@ -12,8 +13,12 @@ namespace forearm {
 void find_slots(const StepWalk& w, const Step& step, const KvBlocks& kv);
 
 // Attends all pieces of `plan` in one layer, handed out to the team: one phase. `task` has what all pieces share: q and
-// its stride, window, scale, softcap, sinks and out. distances: adds their terms to the scores; null: none.
+// its stride, window, scale, softcap, sinks and out. biases: what else is added to the scores.
+struct ScoreBiases {
+  const DistanceEmbeddings* distances = nullptr;  // null: none
+  const BlockIndexer* masks = nullptr;            // of layers with HeadShape::slots
+};
 void attend(StepWalk& w, Step& step, const KvBlocks& kv, const AttentionPlan& plan, size_t layer,
-            const AttendTask& task, const DistanceEmbeddings* distances = nullptr);
+            const AttendTask& task, const ScoreBiases& biases = {});
 
 }  // namespace forearm

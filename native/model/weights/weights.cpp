@@ -27,6 +27,7 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
       expert_scales_(c.layers.size()),
       sinks_(c.layers.size()),
       alt_ups_(c.layers.size()),
+      ngrams_(c.layers.size()),
       entry_biases_(2 * c.layers.size()),
       by_token_(c.layers.size()),
       convolutions_(c.layers.size()),
@@ -59,6 +60,7 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
       declare_vector(layer + "sinks", sinks_[i], heads, {heads, {}});
     }
     if (c.alt_up) declare_alt_up(c, i);
+    if (c.layers[i].ngrams) declare_ngrams(c, i);
     if (const auto* conv = c.layers[i].mixer_as<ShortConvKind>())
       declare_convolution(i, conv->width, c.hidden, conv->bias);
     if (const auto* mamba = c.layers[i].mamba2()) declare_mamba2(i, *mamba);
@@ -117,7 +119,7 @@ void Weights::declare_norms(const Config& c, size_t layer) {
   LayerNorms& norms = layers_[layer];
   const bool biases = c.layer_norm && c.norm_bias, before = biases || c.centred;
   const NormPlacement placement = c.placement(layer);
-  if (placement != NormPlacement::post) {
+  if (placement != NormPlacement::post && placement != NormPlacement::none) {
     if (c.layers[layer].mixes()) declare_norm(c, prefix + "input_norm", norms.input, c.mixer_width(layer), before);
     if (c.layers[layer].feed_forward) declare_norm(c, prefix + "pre_mlp_norm", norms.pre_mlp, c.hidden, before);
     norms.pre_mlp.in_residual = c.norm_residual == NormResidual::all;
@@ -125,7 +127,7 @@ void Weights::declare_norms(const Config& c, size_t layer) {
   }
   norms.input.gated = c.norm_gates > 0 && c.layers[layer].mixes();
   norms.pre_mlp.gated = c.norm_gates > 0 && c.layers[layer].experts;
-  if (placement != NormPlacement::pre) {
+  if (placement != NormPlacement::pre && placement != NormPlacement::none) {
     if (placement != NormPlacement::around_mlp)
       declare_norm(c, prefix + "post_attention_norm", norms.post_attention, c.hidden, biases);
     declare_norm(c, prefix + "post_mlp_norm", norms.post_mlp, c.hidden, biases);
@@ -185,12 +187,28 @@ void Weights::declare_hyper(const Config& c) {
     const bool head = half + 1 == hypers_.size();
     const std::string name =
         head ? "hyper_head" : "layers." + std::to_string(half / 2) + (half % 2 ? ".hyper_mlp" : ".hyper_attention");
+    if (c.hyper->rank) {
+      const int64_t numbers = c.hyper->streams * c.hidden, values = c.hyper->streams * numbers;
+      declare_norm(c, name + "_norm", hypers_[half].norm, numbers, false);
+      if (!head) declare_vector(name + "_project", hypers_[half].project, values, {values, {}});
+      continue;
+    }
     const int64_t count = head ? c.hyper->streams : c.hyper->weights();
     const int64_t values = count * c.hyper->streams * c.hidden, scales = head ? 1 : c.hyper->scales();
     declare_vector(name + "_project", hypers_[half].project, values, {values, {}});
     declare_vector(name + "_base", hypers_[half].base, count, {count, {}});
     declare_vector(name + "_scale", hypers_[half].scale, scales, {scales, {}});
   }
+}
+
+void Weights::declare_ngrams(const Config& c, size_t layer) {
+  const std::string prefix = "layers." + std::to_string(layer) + ".ngrams_";
+  NgramVectors& own = ngrams_[layer];
+  const int64_t numbers = c.hyper->streams * c.hidden, width = c.layers[layer].ngrams->taps;
+  declare_norm(c, prefix + "key_norm", own.key, numbers, false);
+  declare_norm(c, prefix + "query_norm", own.query, numbers, false);
+  declare_norm(c, prefix + "conv_norm", own.convolved, numbers, false);
+  declare_vector(prefix + "conv", own.taps, width * numbers, {.rows = width * numbers, .panels = {}, .width = width});
 }
 
 void Weights::declare_compressed(const Config& c, size_t layer, const CompressedKind& kind) {

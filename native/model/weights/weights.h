@@ -68,6 +68,14 @@ struct AltUpVectors {
 struct HyperVectors {
   std::vector<float> project;      // [weights][streams][hidden]
   std::vector<float> base, scale;  // [weights]; of pre, post and the matrix of the streams
+  // Of HyperKind::rank: the norm of each stream, [streams][hidden]; then project is of post alone, and not the head's.
+  Norm norm;
+};
+
+// The vectors of embeddings of several tokens: norms of streams' width, [streams][hidden], and a convolution.
+struct NgramVectors {
+  Norm key, query, convolved;
+  std::vector<float> taps;  // [taps][streams][hidden]
 };
 
 class Weights {
@@ -121,6 +129,7 @@ class Weights {
   const AltUpVectors& alt_up(size_t layer) const { return alt_ups_[layer]; }
   // Of attention (2 * layer), of the feed-forward behind it, and, at last, of the head.
   const HyperVectors& hyper(size_t half) const { return hypers_[half]; }
+  const NgramVectors& ngrams(size_t layer) const { return ngrams_[layer]; }
   // What is added to the gates of each of an entry's tokens, [ratio][series][numbers of an entry].
   const std::vector<float>& entry_bias(size_t layer, bool index) const { return entry_biases_[2 * layer + index]; }
   // The experts of each token, [vocab_size][active]; empty: a layer's scores choose them.
@@ -173,6 +182,7 @@ class Weights {
   void declare_norms(const Config& config, size_t layer);
   void declare_alt_up(const Config& config, size_t layer);
   void declare_hyper(const Config& config);
+  void declare_ngrams(const Config& config, size_t layer);
   void declare_compressed(const Config& config, size_t layer, const CompressedKind& kind);
   void declare_convolution(size_t layer, int64_t width, int64_t channels, bool bias);
   void declare_mamba2(size_t layer, const Mamba2Kind& kind);
@@ -196,6 +206,7 @@ class Weights {
   std::vector<std::vector<float>> corrections_, expert_scales_, sinks_;
   std::vector<AltUpVectors> alt_ups_;
   std::vector<HyperVectors> hypers_;
+  std::vector<NgramVectors> ngrams_;
   std::vector<std::vector<float>> entry_biases_, by_token_;
   std::vector<Convolution> convolutions_;
   std::vector<Recurrence> recurrences_;

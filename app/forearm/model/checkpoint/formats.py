@@ -10,7 +10,7 @@ from forearm.config.number_formats import NUMBER_FORMATS, DTypeName, WeightForma
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import StoredTensor
 from forearm.model.checkpoint.tensor_part import TensorPart
-from forearm.model.families.matrices import MatrixSpec
+from forearm.model.families.matrix_spec import MatrixSpec
 from forearm.model.quantization.codes import CodedMatrix, common_format, groups_of
 from forearm.model.quantization.quantization import (
     EMBEDDING_GROUP,

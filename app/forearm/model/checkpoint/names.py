@@ -13,9 +13,11 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.checkpoint.vector_names import VECTORS, layer_name, norm_vectors, stored_at, vectors
 from forearm.model.families.config import Experts, LatentAttention, ModelConfig
-from forearm.model.families.delta import as_computed
-from forearm.model.families.matrices import MatrixPart, MatrixSpec, matrices
+from forearm.model.families.indexed import deepseek_v4, qwen4_exp
+from forearm.model.families.matrices import matrices
+from forearm.model.families.matrix_spec import MatrixPart, MatrixSpec
 from forearm.model.families.recurrences import RgLru
+from forearm.model.families.recurrent.delta import as_computed
 
 # Prefixes of a model's tensors: a causal model, multimodal ones (transformers 5, then 4), encoders, a bare model.
 _PREFIXES = (
@@ -70,23 +72,6 @@ _OTHERWISE = (
     ("self_attn.o_proj.", "self_attn.to_out."), ("mlp.up_proj.", "mlp.fc1."), ("mlp.down_proj.", "mlp.fc2."),
 )  # fmt: skip
 
-_ENTRY = {"": "wkv", "_gate": "wgate", "_bias": "ape"}
-_W = {"gate": "w1", "up": "w3", "down": "w2"}
-# DeepSeek V4's, whose other names are those that transformers computes with.
-_V4_PUBLISHED = {
-    "embed": "embed", "head": "head", "input_norm": "attn_norm", "pre_mlp_norm": "ffn_norm",
-    "hyper_attention": "hc_attn_{part}", "hyper_mlp": "hc_ffn_{part}", "hyper_head": "hc_head_{part}",
-    "q_down": "attn.wq_a", "q_norm": "attn.q_norm", "q_up": "attn.wq_b", "kv": "attn.wkv", "k_norm": "attn.kv_norm",
-    "groups": "attn.wo_a", "o": "attn.wo_b", "sinks": "attn.attn_sink", "index_q": "attn.indexer.wq_b",
-    "index_weights": "attn.indexer.weights_proj", "compressed_index_norm": "attn.indexer.compressor.norm",
-    "entry_norm": "attn.compressor.norm", "router": "ffn.gate", "correction": "ffn.gate.bias",
-    "experts_by_token": "ffn.gate.tid2eid",
-    **{f"entry{part}": f"attn.compressor.{name}" for part, name in _ENTRY.items()},
-    **{f"index{part}": f"attn.indexer.compressor.{name}" for part, name in _ENTRY.items()},
-    **{f"experts.{part}": f"ffn.experts.{{expert}}.{name}" for part, name in _W.items()},
-    **{f"shared.{part}": f"ffn.shared_experts.{name}" for part, name in _W.items()},
-}  # fmt: skip
-
 
 def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collection[str]) -> Iterator[TensorPart]:
     """Yield the parts of one packed matrix with their biases; parts that share a tensor take its rows in order."""
@@ -102,6 +87,10 @@ def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collecti
         transposed, module = module.endswith(".T"), module.removesuffix(".T")
         row = int(place) * part.rows if place.isdigit() else row if module == last else 0
         whole = part.rows if spec.role == "head" else None  # a rotated model reads a tied head from the embedding
+        if part.key == "ngrams":
+            for tensor, first, rows in qwen4_exp.shards(module, part.rows, stored):
+                yield TensorPart(part.name, tensor, (rows, spec.k), at=first, matrix=spec.name)
+            continue
         if ":" in place:
             yield from _pieces(part, module, place, spec)
             continue
@@ -299,7 +288,7 @@ def _as_stored(config: ModelConfig, stored: Collection[str]) -> ModelConfig:
     if config.hyper_connections is None or not any(name.endswith("layers.0.attn.wq_a.weight") for name in stored):
         return config
     embed = {} if "embed.weight" in stored else {"embed": VECTORS["embed"]}  # as transformers writes the others
-    return replace(config, names=config.names | _V4_PUBLISHED | embed)
+    return replace(config, names=config.names | deepseek_v4.PUBLISHED | embed)
 
 
 def _prefix(config: ModelConfig, stored: Collection[str]) -> str:

@@ -81,6 +81,9 @@ _CARRIED = (
     "rope_factors_long.weight",
     "rope_factors_short.weight",
     "attn_rot_embd.weight",
+    "ple_embedding.layer_multipliers",  # of Qwen4-Exp's hashes, which follow from config.json
+    "ple_embedding.ngram_heads_vocab_sizes",
+    "ple_embedding.ngram_heads_offsets",
     "self_attn.slope_rate",  # of lightning attention, which follow from the number of heads
     "self_attn.query_decay",
     "self_attn.key_decay",

@@ -21,48 +21,32 @@ from forearm.model.families.recurrences import (
 # ("layers.0.input_norm", whose value is the name without the model's prefix: stored_at). "layers.3" is the name of
 # layer 3 as a whole, where the checkpoint has further layers that are not computed, or layers that are several of ours.
 VECTORS = {
-    "embed": "embed_tokens",
-    "final_norm": "norm",
-    "embed_norm": "embed_norm",
-    "layers": "layers",
-    "input_norm": "input_layernorm",
-    "post_attention_norm": "post_attention_layernorm",
+    "embed": "embed_tokens", "final_norm": "norm", "embed_norm": "embed_norm", "layers": "layers",
+    "input_norm": "input_layernorm", "post_attention_norm": "post_attention_layernorm",
     "pre_mlp_norm": "post_attention_layernorm",  # Llama's second norm is named after what it follows
-    "post_mlp_norm": "post_mlp_layernorm",
-    "attn_sub_norm": "self_attn.attn_sub_norm",
+    "post_mlp_norm": "post_mlp_layernorm", "attn_sub_norm": "self_attn.attn_sub_norm",
     "ffn_sub_norm": "mlp.ffn_sub_norm",
-    "q_norm": "self_attn.q_norm",
-    "k_norm": "self_attn.k_norm",
-    "conv": "conv.conv",
-    "mamba": "mamba",
-    "delta": "linear_attn",
-    "scalar": "layer_scalar",
+    "q_norm": "self_attn.q_norm", "k_norm": "self_attn.k_norm", "conv": "conv.conv", "mamba": "mamba",
+    "delta": "linear_attn", "scalar": "layer_scalar",
     "correction": "mlp.gate.e_score_correction_bias",
     "per_layer_norm": "per_layer_projection_norm",
     "post_per_layer_norm": "post_per_layer_input_norm",
     "laurel_norm": "laurel.post_laurel_norm",
-    "alt_up_norm": "altup.router_norm.weight",
-    "alt_up_router": "altup.modality_router.weight",
-    "alt_up_predict": "altup.prediction_coefs.weight",
-    "alt_up_correct": "altup.correction_coefs.weight",
-    "alt_up_scale": "altup.correct_output_scale",
-    "router_norm": "router.scale",
+    "alt_up_norm": "altup.router_norm.weight", "alt_up_router": "altup.modality_router.weight",
+    "alt_up_predict": "altup.prediction_coefs.weight", "alt_up_correct": "altup.correction_coefs.weight",
+    "alt_up_scale": "altup.correct_output_scale", "router_norm": "router.scale",
     "expert_scale": "router.per_expert_scale",
-    "pre_experts_norm": "pre_feedforward_layernorm_2",
+    "pre_experts_norm": "pre_feedforward_layernorm_2", "post_experts_norm": "post_feedforward_layernorm_2",
     "post_shared_norm": "post_feedforward_layernorm_1",
-    "post_experts_norm": "post_feedforward_layernorm_2",
-    "sinks": "self_attn.sinks",
-    "experts_by_token": "mlp.gate.tid2eid",
-    "entry_bias": "self_attn.compressor.position_bias",
-    "entry_norm": "self_attn.compressor.kv_norm",
+    "attention_bias": "relative_attention_bias", "sinks": "self_attn.sinks", "experts_by_token": "mlp.gate.tid2eid",
+    "entry_bias": "self_attn.compressor.position_bias", "entry_norm": "self_attn.compressor.kv_norm",
     "index_bias": "self_attn.compressor.indexer.position_bias",
     "compressed_index_norm": "self_attn.compressor.indexer.kv_norm",
-    "hyper_attention": "attn_hc.{part}",
-    "hyper_mlp": "ffn_hc.{part}",
-    "hyper_head": "hc_head.hc_{part}",
-    "attention_bias": "relative_attention_bias",
-}
-_NORMS = {
+    "index_q_norm": "self_attn.index_q_norm", "index_norm": "self_attn.index_k_norm",  # of chosen blocks
+    "hyper_attention": "attn_hc.{part}", "hyper_mlp": "ffn_hc.{part}", "hyper_head": "hc_head.hc_{part}",
+}  # fmt: skip
+_NORMS: dict[str, tuple[str, ...]] = {
+    "none": (),
     "pre": ("input_norm", "pre_mlp_norm"),
     "post": ("post_attention_norm", "post_mlp_norm"),
     "around_mlp": ("input_norm", "pre_mlp_norm", "post_mlp_norm"),
@@ -91,6 +75,7 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
         yield from _feed_forward(config, layer, at, names, feed_forward)
         yield from _streams(config, layer, f"{at}.", names)
         yield from _states(own_layer, layer, at, names, config.hidden)
+        yield from _ngrams(config, own_layer, layer, at)
         if isinstance(mixer, CompressedAttention) or (isinstance(mixer, Attention | LatentAttention) and mixer.sinks):
             yield TensorPart(f"{layer}.sinks", f"{at}.{names['sinks']}", (config.heads_of(mixer)[0],))
     yield from _distances(config, prefix, names)
@@ -127,6 +112,16 @@ def _states(own: Layer, layer: str, at: str, names: Mapping[str, str], hidden: i
         yield from _recurrence(layer, at, names, names["delta"], _delta(mixer, apart))
         if apart:
             yield from _convolutions(layer, at, names, mixer)
+
+
+def _ngrams(config: ModelConfig, own: Layer, layer: str, at: str) -> Iterator[TensorPart]:
+    """Yield the norms and the convolution behind embeddings of several tokens."""
+    if not own.ngrams or not config.hyper_connections:
+        return
+    numbers = config.hyper_connections.streams * config.hidden
+    for part in ("key", "query", "conv"):
+        yield from norm_vectors(f"{layer}.ngrams_{part}_norm", f"{at}.ple.norm_{part}", numbers, False)
+    yield TensorPart(f"{layer}.ngrams_conv", f"{at}.ple.conv1d.weight", (numbers * own.ngrams.taps,))
 
 
 def layer_name(names: Mapping[str, str], layer: int) -> str:
@@ -195,6 +190,12 @@ def _streams(config: ModelConfig, layer: str, at: str, names: Mapping[str, str])
     if (own := config.hyper_connections) is None:
         return
     for half in ("hyper_attention", "hyper_mlp") if layer else ("hyper_head",):
+        if own.rank:
+            numbers, name, there = own.streams * config.hidden, f"{layer}.{half}".lstrip("."), f"{at}{names[half]}"
+            yield from norm_vectors(f"{name}_norm", f"{there}.hc_norm", numbers, False)
+            if layer:
+                yield TensorPart(f"{name}_project", f"{there}.block_inject_weight.weight", (own.streams * numbers,))
+            continue
         count = own.weights if layer else own.streams
         sizes = {"fn": count * own.streams * config.hidden, "base": count, "scale": own.scales if layer else 1}
         for part, name in (("fn", "project"), ("base", "base"), ("scale", "scale")):
@@ -294,8 +295,9 @@ def _head_norms(config: ModelConfig, mixer: Attention, layer: str, at: str) -> I
         there = f"{at}.{(VECTORS | config.names)['attn_sub_norm']}"
         yield from norm_vectors(f"{layer}.attn_sub_norm", there, heads * head_dim, False)
     if blocks := mixer.blocks:
-        for norm, stored in (("index_q_norm", "index_q_norm"), ("index_norm", "index_k_norm")):
-            yield from norm_vectors(f"{layer}.{norm}", f"{at}.self_attn.{stored}", blocks.head_dim, False)
+        for norm in ("index_q_norm", "index_norm"):
+            stored = f"{at}.{(VECTORS | config.names)[norm]}"
+            yield from norm_vectors(f"{layer}.{norm}", stored, blocks.head_dim, False)
     if config.qk_norm == "none":
         return
     for norm, count in (("q_norm", heads), ("k_norm", kv_heads))[: 2 if mixer.shared_from is None else 1]:

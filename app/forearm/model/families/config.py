@@ -11,14 +11,14 @@ from forearm.model.families.recurrences import CompressedAttention, Mamba2, Recu
 
 if TYPE_CHECKING:
     from forearm.array_types import Float32Array
-    from forearm.model.families.recurrences import AltUp, BlockIndexer, HyperConnections, Indexer
+    from forearm.model.families.recurrences import AltUp, BlockIndexer, HyperConnections, Indexer, Ngrams
     from forearm.model.modules.linear_module import LinearModule
 
 # swiglu_oai: gpt-oss's clamped gate * sigmoid(1.702 gate) * (up + 1), only of a gated feed-forward. xielu: Apertus'
 # activation with constants of its own in each layer, only of a feed-forward that is not gated.
 Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu_squared", "swiglu_oai", "xielu"]
 # around_mlp: before both halves of a layer, and after the feed-forward.
-NormPlacement = Literal["pre", "post", "sandwich", "around_mlp"]
+NormPlacement = Literal["pre", "post", "sandwich", "around_mlp", "none"]
 DenseActivation = Literal["none", "tanh"] | Activation
 
 
@@ -180,7 +180,7 @@ class Layer:
     beside: reads the same rows as the mixer, which is attention; the results of both are added.
     norm_placement: None: ModelConfig's. aside: attention reads the residual and the embedding side by side, the
     feed-forward attention's result, and a linear function of its result is added to what the next layer, Mamba2, reads,
-    but not to the residual (Zamba2).
+    but not to the residual (Zamba2). ngrams: added to the residual streams before the layer.
     """
 
     mixer: Mixer | None
@@ -188,6 +188,7 @@ class Layer:
     beside: Mamba2 | None = None
     norm_placement: NormPlacement | None = None
     aside: bool = False
+    ngrams: Ngrams | None = None
 
     @property
     def mamba2(self) -> Mamba2 | None:

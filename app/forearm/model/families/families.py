@@ -17,7 +17,6 @@ from forearm.config.number_formats import DTypeName
 from forearm.errors import ConfigError
 from forearm.model.families import (
     by_layer,
-    delta,
     experts,
     gemma,
     gpt_like,
@@ -32,10 +31,10 @@ from forearm.model.families import (
 from forearm.model.families.config import ModelConfig
 from forearm.model.families.decoder import FamilyInputs
 from forearm.model.families.encoders.encoders import ENCODERS, modernbert_decoder
-from forearm.model.families.indexed import axk2, deepseek_v4, dots3_note, hy_v4, minimax_m3
+from forearm.model.families.indexed import axk2, deepseek_v4, dots3_note, hy_v4, minimax_m3, qwen4_exp
 from forearm.model.families.keys import Keys, read_json, text_part
 from forearm.model.families.own_code.families import OWN_CODE
-from forearm.model.families.recurrent import mamba2, recurrent_gemma, selective_scan, zamba
+from forearm.model.families.recurrent import delta, mamba2, recurrent_gemma, selective_scan, zamba
 from forearm.model.families.rope import check_rope, with_rope
 from forearm.model.generation import eos_ids, generation_keys
 
@@ -317,4 +316,5 @@ FAMILIES: dict[str, Family] = {
     "vibevoice_asr": llama_like.qwen2,
     "qwen3_5": hybrid.qwen3_5,
     "qwen3_5_moe": hybrid.qwen3_5_moe,
+    **dict.fromkeys(("qwen4_exp_text", "qwen4_exp"), qwen4_exp.qwen4_exp),
 }

@@ -7,66 +7,20 @@ gate and up. Only this file knows which.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal
 
 from forearm.config.number_formats import WeightFormat
 from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, Mixer, ModelConfig
-from forearm.model.families.recurrences import CompressedAttention, Lightning, Mamba2, RgLru, SelectiveScan, ShortConv
-
-# embedding, table: rows are looked up; a tied head multiplies with the embedding. head: gives the logits.
-# *_in: multiplied with the normed residual. mixer_inner: multiplied with rows that the mixer has made of these.
-# mixer_heads: a matrix for each head (`experts` of them), multiplied with the head's part of such rows; never
-# quantized. mixer_groups: the same for each group of heads, quantized as others. *_out: multiplied with the result of
-# the mixer or feed-forward and added to the residual. router: gives the scores of experts or the gates of a recurrence;
-# never quantized. pooler: a layer after pooling.
-Role = Literal[
-    "embedding", "table", "head", "mixer_in", "mixer_inner", "mixer_heads", "mixer_groups", "mixer_out",
-    "feed_forward_in", "feed_forward_out", "router", "pooler",
-]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class MatrixPart:
-    """Rows of a packed matrix that a checkpoint stores as a matrix of its own.
-
-    name: the executor's name, for loading the rows (_native.pyi). stored: Llama's name of the module in its layer; a
-    family may have another one (ModelConfig.names, names.py). {expert} in it stands for the number of an expert.
-    """
-
-    name: str
-    stored: str
-    rows: int
-
-    @property
-    def key(self) -> str:
-        """Return the name without its layer."""
-        return self.name.split(".", 2)[2] if self.name.startswith("layers.") else self.name.rpartition(".")[2]
-
-
-@dataclass(frozen=True)
-class MatrixSpec:
-    """One packed matrix of the executor, made of one or several matrices of a checkpoint.
-
-    Parts follow each other, each beginning at a panel; the panels of `interleaved` parts alternate. bias: each part has
-    a bias. experts: number of matrices of this shape, whose rows follow each other when they are loaded (row
-    e * rows + r of a part is row r of expert e); active: number of them that a token is multiplied with.
-    """
-
-    name: str
-    parts: tuple[MatrixPart, ...]
-    k: int
-    role: Role
-    bias: bool = False
-    interleaved: bool = False
-    experts: int = 1
-    active: int = 1
-
-    @property
-    def rows(self) -> int:
-        """Return the rows of all parts together."""
-        return sum(part.rows for part in self.parts)
+from forearm.model.families.matrix_spec import MatrixPart, MatrixSpec, Role, single
+from forearm.model.families.recurrences import (
+    CompressedAttention,
+    Lightning,
+    Mamba2,
+    Ngrams,
+    RgLru,
+    SelectiveScan,
+    ShortConv,
+)
 
 
 def matrices(config: ModelConfig) -> list[MatrixSpec]:
@@ -83,14 +37,18 @@ def matrices(config: ModelConfig) -> list[MatrixSpec]:
     for i, layer in enumerate(config.layers):
         at, own = f"layers.{i}.", layer.feed_forward
         found += _through_few(config, at, (1 + isinstance(own, Experts)) * (config.norm_gates > 0))
+        found += _gated_streams(config, at)
+        if layer.ngrams:
+            found += _ngrams(config, layer.ngrams, at)
         if layer.mixer:
             found += _of_mixer(config, layer.mixer, at, layer.aside)
         if isinstance(layer.mixer, Attention) and (blocks := layer.mixer.blocks):
-            sizes = (("q", config.heads_of(layer.mixer)[1] * blocks.head_dim), ("k", blocks.head_dim))
+            heads = blocks.heads or config.heads_of(layer.mixer)[1]
+            sizes = (("q", heads * blocks.head_dim), ("k", blocks.head_dim))
             few = tuple(MatrixPart(f"{at}index_{n}", f"self_attn.index_{n}_proj", rows) for n, rows in sizes)
             found.append(MatrixSpec(f"{at}index_in", few, width, "router", config.centred))
         if layer.aside:
-            found.append(_single(f"{at}side", "linear", width, width, "feed_forward_in"))
+            found.append(single(f"{at}side", "linear", width, width, "feed_forward_in"))
         if layer.beside:
             found += _of_mixer(config, layer.beside, at)
         if own is None:
@@ -105,10 +63,11 @@ def matrices(config: ModelConfig) -> list[MatrixSpec]:
         found += _up_and_down(config, own, f"{at}experts.", "mlp.experts.{expert}.")
         if own.shared:
             found += _up_and_down(config, own.shared, f"{at}shared.", "mlp.shared_expert.")
+    found += _gated_streams(config, "")
     widths: dict[int, int] = {}  # of the vectors behind the layers so far, by head
     for i, dense in enumerate(config.dense):
         k = widths.get(dense.head, width)
-        found.append(_single(f"dense.{i}", dense.stored, dense.outputs, k, "pooler", dense.bias))
+        found.append(single(f"dense.{i}", dense.stored, dense.outputs, k, "pooler", dense.bias))
         widths[dense.head] = dense.outputs
     return [spec for spec in found if spec.name not in config.shared]
 
@@ -123,17 +82,17 @@ def uniform_formats(config: ModelConfig, weights: WeightFormat) -> dict[str, Wei
 def _outside_layers(config: ModelConfig) -> Iterator[MatrixSpec]:
     """Yield the matrices of embeddings and of the head."""
     width, tied_bias = config.hidden, config.tied_head and config.head_bias
-    yield _single("embed", "embed_tokens", config.vocab_size, width, "embedding", tied_bias)
+    yield single("embed", "embed_tokens", config.vocab_size, width, "embedding", tied_bias)
     tables = (
         ("positions", "embed_positions", config.learned_positions * (config.max_positions + config.position_offset)),
         ("types", "token_type_embeddings", config.token_types),
         ("distances", "rel_embeddings", max(config.distance_buckets) + 1 if config.distance_bias == "embedded" else 0),
     )
-    yield from (_single(name, stored, rows, width, "table") for name, stored, rows in tables if rows)
+    yield from (single(name, stored, rows, width, "table") for name, stored, rows in tables if rows)
     if not config.tied_head:
-        yield _single("head", "lm_head", config.vocab_size, width, "head", config.head_bias or config.centred)
+        yield single("head", "lm_head", config.vocab_size, width, "head", config.head_bias or config.centred)
     if own := config.head_dense:
-        yield _single("head_dense", own.stored, width, width, "feed_forward_in", own.bias)
+        yield single("head_dense", own.stored, width, width, "feed_forward_in", own.bias)
 
 
 def _of_streams(config: ModelConfig) -> Iterator[MatrixSpec]:
@@ -141,23 +100,43 @@ def _of_streams(config: ModelConfig) -> Iterator[MatrixSpec]:
     width, columns = config.hidden, len(config.layers) * config.per_layer
     if config.per_layer:
         rows = config.per_layer_vocab or config.vocab_size
-        yield _single("embed_per_layer", "embed_tokens_per_layer", rows, columns, "table")
-        yield _single("project_per_layer", "per_layer_model_projection", columns, width, "feed_forward_in")
+        yield single("embed_per_layer", "embed_tokens_per_layer", rows, columns, "table")
+        yield single("project_per_layer", "per_layer_model_projection", columns, width, "feed_forward_in")
     if config.alt_up:
         streams = range(1, config.alt_up.streams)
         parts = (MatrixPart(f"stream_in_{i}", f"altup_projections.{i - 1}", width) for i in streams)
         yield MatrixSpec("stream_in", tuple(parts), width, "feed_forward_in")
         for i in streams:
             unembed = f"altup_unembed_projections.{i - 1}"
-            yield _single(f"stream_out_{i}", unembed, width, width, "feed_forward_in")
+            yield single(f"stream_out_{i}", unembed, width, width, "feed_forward_in")
+
+
+def _gated_streams(config: ModelConfig, at: str) -> Iterator[MatrixSpec]:
+    """Yield the matrices that make gates of the streams before both halves of a layer, or before the head (at "")."""
+    own = config.hyper_connections
+    if own is None or not own.rank:
+        return
+    for half in ("hyper_attention", "hyper_mlp") if at else ("hyper_head",):
+        stored, numbers = f"{config.names[half]}.input_mix_weight_", own.streams * config.hidden
+        yield single(f"{at}{half}_down", f"{stored}down", own.rank, numbers, "feed_forward_in")
+        yield single(f"{at}{half}_up", f"{stored}up", numbers, own.rank, "feed_forward_out")
+
+
+def _ngrams(config: ModelConfig, own: Ngrams, at: str) -> Iterator[MatrixSpec]:
+    """Yield the table of a layer's embeddings of several tokens, and what makes keys and a value of them."""
+    streams = config.hyper_connections.streams if config.hyper_connections else 1
+    yield single(f"{at}ngrams", "ple.ple_embedding.ngram_embedding", own.rows, own.head_width, "table")
+    parts = (("key", streams * config.hidden), ("value", config.hidden))
+    joint = tuple(MatrixPart(f"{at}ngrams_{name}", f"ple.{name}_proj", rows) for name, rows in parts)
+    yield MatrixSpec(f"{at}ngrams_in", joint, own.width, "feed_forward_in")
 
 
 def _through_few(config: ModelConfig, at: str, gated_norms: int) -> Iterator[MatrixSpec]:
     """Yield the pairs of low-rank matrices of a layer: of gated norms, Laurel's, those of the layer's own embedding."""
     pairs = []
     for norm, stored in (("input", "input_layernorm"), ("pre_mlp", "post_attention_layernorm"))[:gated_norms]:
-        yield _single(f"{at}{norm}_gate_down", f"{stored}.W_down", config.norm_gates, config.hidden, "router")
-        yield _single(f"{at}{norm}_gate_up", f"{stored}.W_up", config.hidden, config.norm_gates, "router")
+        yield single(f"{at}{norm}_gate_down", f"{stored}.W_down", config.norm_gates, config.hidden, "router")
+        yield single(f"{at}{norm}_gate_up", f"{stored}.W_up", config.hidden, config.norm_gates, "router")
     if config.alt_up:
         names = ("laurel_left", "laurel.linear_left", "laurel_right", "laurel.linear_right")
         pairs.append((*names, config.alt_up.laurel))
@@ -165,12 +144,8 @@ def _through_few(config: ModelConfig, at: str, gated_norms: int) -> Iterator[Mat
         names = ("per_layer_gate", "per_layer_input_gate", "per_layer_out", "per_layer_projection")
         pairs.append((*names, config.per_layer))
     for first, first_stored, second, second_stored, few in pairs:
-        yield _single(f"{at}{first}", first_stored, few, config.hidden, "feed_forward_in")
-        yield _single(f"{at}{second}", second_stored, config.hidden, few, "feed_forward_out")
-
-
-def _single(name: str, stored: str, rows: int, k: int, role: Role, bias: bool = False) -> MatrixSpec:
-    return MatrixSpec(name, (MatrixPart(name, stored, rows),), k, role, bias)
+        yield single(f"{at}{first}", first_stored, few, config.hidden, "feed_forward_in")
+        yield single(f"{at}{second}", second_stored, config.hidden, few, "feed_forward_out")
 
 
 def _of_mixer(config: ModelConfig, own: Mixer, at: str, aside: bool = False) -> Iterator[MatrixSpec]:
@@ -189,10 +164,10 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str, aside: bool = False) -> 
         gate = heads if config.head_gates else result
         rows += [("q_gate", "self_attn.q_proj", gate)] if config.attention_gate != "none" else []
         yield joint("qkv", rows, "mixer_in", config.qkv_bias)
-        yield _single(f"{at}o", "self_attn.o_proj", width, result, "mixer_out", config.o_bias or own.o_bias)
+        yield single(f"{at}o", "self_attn.o_proj", width, result, "mixer_out", config.o_bias or own.o_bias)
     elif isinstance(own, ShortConv):
         yield joint("conv_in", [(f"conv_{n}", "conv.in_proj", width) for n in "bcx"], "mixer_in", own.bias)
-        yield _single(f"{at}conv_out", "conv.out_proj", width, width, "mixer_out", own.bias)
+        yield single(f"{at}conv_out", "conv.out_proj", width, width, "mixer_out", own.bias)
     elif isinstance(own, LatentAttention):
         yield from _latent(config, own, at)
     elif isinstance(own, Lightning):
@@ -202,7 +177,7 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str, aside: bool = False) -> 
     elif isinstance(own, Mamba2):
         sizes = (("z", own.inner), ("xbc", own.channels), ("dt", own.heads))
         yield joint("mamba_in", [(f"mamba_{n}", "mamba.in_proj", r) for n, r in sizes], "mixer_in", own.bias)
-        yield _single(f"{at}mamba_out", "mamba.out_proj", width, own.inner, "mixer_out", own.bias)
+        yield single(f"{at}mamba_out", "mamba.out_proj", width, own.inner, "mixer_out", own.bias)
     elif isinstance(own, SelectiveScan):
         yield from _scan(config, own, at)
     elif isinstance(own, RgLru):
@@ -215,17 +190,17 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str, aside: bool = False) -> 
         rows = [("delta_b", "linear_attn.in_proj_b", own.value_heads)]
         yield joint("delta_gates", [*rows, (f"delta_a{of}", "linear_attn.in_proj_a", rank or own.decays)], "router")
         if rank:
-            yield _single(f"{at}delta_z", "linear_attn.z_up_proj", value, rank, "mixer_inner")
-            yield _single(f"{at}delta_a", "linear_attn.a_up_proj", own.decays, rank, "router")
-        yield _single(f"{at}delta_out", "linear_attn.out_proj", width, value, "mixer_out")
+            yield single(f"{at}delta_z", "linear_attn.z_up_proj", value, rank, "mixer_inner")
+            yield single(f"{at}delta_a", "linear_attn.a_up_proj", own.decays, rank, "router")
+        yield single(f"{at}delta_out", "linear_attn.out_proj", width, value, "mixer_out")
 
 
 def _lightning(config: ModelConfig, own: Lightning, at: str) -> Iterator[MatrixSpec]:
     """Yield the matrices of lightning attention."""
     joint = tuple(MatrixPart(f"{at}lightning_{name}", "self_attn.qkv_proj", own.inner) for name in "vkq")
     yield MatrixSpec(f"{at}lightning_in", joint, config.hidden, "mixer_in", config.centred)
-    yield _single(f"{at}lightning_gate", "self_attn.output_gate", own.inner, config.hidden, "mixer_in", config.centred)
-    yield _single(f"{at}lightning_out", "self_attn.out_proj", config.hidden, own.inner, "mixer_out")
+    yield single(f"{at}lightning_gate", "self_attn.output_gate", own.inner, config.hidden, "mixer_in", config.centred)
+    yield single(f"{at}lightning_out", "self_attn.out_proj", config.hidden, own.inner, "mixer_out")
 
 
 def _scan(config: ModelConfig, own: SelectiveScan, at: str) -> Iterator[MatrixSpec]:
@@ -235,8 +210,8 @@ def _scan(config: ModelConfig, own: SelectiveScan, at: str) -> Iterator[MatrixSp
     select = tuple(MatrixPart(f"{at}scan_{name}", "mamba.x_proj", rows) for name, rows in sizes)
     yield MatrixSpec(f"{at}scan_in", joint, width, "mixer_in", own.bias or config.centred)
     yield MatrixSpec(f"{at}scan_select", select, own.inner, "mixer_inner")
-    yield _single(f"{at}scan_dt", "mamba.dt_proj", own.inner, own.dt_rank, "mixer_inner", bias=True)
-    yield _single(f"{at}scan_out", "mamba.out_proj", width, own.inner, "mixer_out", own.bias)
+    yield single(f"{at}scan_dt", "mamba.dt_proj", own.inner, own.dt_rank, "mixer_inner", bias=True)
+    yield single(f"{at}scan_out", "mamba.out_proj", width, own.inner, "mixer_out", own.bias)
 
 
 def _rg_lru(config: ModelConfig, own: RgLru, at: str) -> Iterator[MatrixSpec]:
@@ -247,7 +222,7 @@ def _rg_lru(config: ModelConfig, own: RgLru, at: str) -> Iterator[MatrixSpec]:
     for name, stored in (("input_gate", "input_gate"), ("recurrence_gate", "recurrent_gate")):
         part = MatrixPart(f"{at}lru_{name}", f"temporal_block.rg_lru.{stored}", width)
         yield MatrixSpec(part.name, (part,), width, "mixer_heads", bias=True, experts=heads, active=heads)
-    yield _single(f"{at}lru_out", "temporal_block.linear_out", config.hidden, own.inner, "mixer_out", bias=True)
+    yield single(f"{at}lru_out", "temporal_block.linear_out", config.hidden, own.inner, "mixer_out", bias=True)
 
 
 def _latent(config: ModelConfig, own: LatentAttention, at: str) -> Iterator[MatrixSpec]:
@@ -269,11 +244,11 @@ def _latent(config: ModelConfig, own: LatentAttention, at: str) -> Iterator[Matr
         chosen_by = tuple(MatrixPart(f"{at}index_{n}", f"{module}.{stored}", rows) for n, stored, rows in sizes)
         yield MatrixSpec(f"{at}index_in", chosen_by, config.hidden, "router", config.centred)
         rows = indexer.heads * indexer.head_dim
-        yield _single(f"{at}index_q", f"{module}.wq_b", rows, own.q_rank, "mixer_inner")
+        yield single(f"{at}index_q", f"{module}.wq_b", rows, own.q_rank, "mixer_inner")
     for name, rows, k in (("k_up", own.rank, own.plain), ("v_up", own.value, own.rank)):
         part = MatrixPart(f"{at}{name}", "self_attn.kv_b_proj", rows)
         yield MatrixSpec(part.name, (part,), k, "mixer_heads", experts=heads, active=heads)
-    yield _single(f"{at}o", "self_attn.o_proj", config.hidden, heads * own.value, "mixer_out", config.o_bias)
+    yield single(f"{at}o", "self_attn.o_proj", config.hidden, heads * own.value, "mixer_out", config.o_bias)
 
 
 def _compressed(config: ModelConfig, own: CompressedAttention, at: str) -> Iterator[MatrixSpec]:
@@ -284,7 +259,7 @@ def _compressed(config: ModelConfig, own: CompressedAttention, at: str) -> Itera
         MatrixPart(f"{at}kv", "self_attn.kv_proj", dim),
     )
     yield MatrixSpec(f"{at}latent_in", joint, width, "mixer_in")
-    yield _single(f"{at}q_up", "self_attn.q_b_proj", heads * dim, own.q_rank, "mixer_inner")
+    yield single(f"{at}q_up", "self_attn.q_b_proj", heads * dim, own.q_rank, "mixer_inner")
     entries = [("entry", "self_attn.compressor", dim)] if own.ratio else []
     entries += [("index", "self_attn.compressor.indexer", own.index_dim)] if own.chosen else []
     parts = [
@@ -296,13 +271,13 @@ def _compressed(config: ModelConfig, own: CompressedAttention, at: str) -> Itera
         module = "self_attn.compressor.indexer"
         parts.append(MatrixPart(f"{at}index_weights", f"{module}.scorer.weights_proj", own.index_heads))
         queries = own.index_heads * own.index_dim
-        yield _single(f"{at}index_q", f"{module}.q_b_proj", queries, own.q_rank, "mixer_inner")
+        yield single(f"{at}index_q", f"{module}.q_b_proj", queries, own.q_rank, "mixer_inner")
     if parts:
         yield MatrixSpec(f"{at}entry_in", tuple(parts), width, "router")
     group = MatrixPart(f"{at}groups", "self_attn.o_a_proj", own.group_rank)
     k, count = heads // own.groups * dim, own.groups
     yield MatrixSpec(group.name, (group,), k, "mixer_groups", experts=count, active=count)
-    yield _single(f"{at}o", "self_attn.o_b_proj", width, own.groups * own.group_rank, "mixer_out")
+    yield single(f"{at}o", "self_attn.o_b_proj", width, own.groups * own.group_rank, "mixer_out")
 
 
 def _up_and_down(config: ModelConfig, own: FeedForward | Experts, prefix: str, stored: str) -> Iterator[MatrixSpec]:

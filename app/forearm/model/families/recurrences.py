@@ -100,6 +100,7 @@ class GatedDelta:
     by_channel: each channel of a head's keys is forgotten by a factor of its own, and the results' gates are a sigmoid
     (Kimi Team 2025, arXiv:2510.26692); false: a head has one factor, and the gates are silu of a projection.
     gate_rank: rank of two latents that these factors and gates are made of; 0: they are projected at once.
+    sigmoid_gate: the gates are a sigmoid in any case.
     least_decay: if not 0, factors are exp(least_decay * sigmoid(exp(a_log) * (a + dt_bias))) (Ling 3.0).
     beta_scale: multiplies the part that a token replaces (Grazzi et al. 2024, arXiv:2411.12537). gate_norm_eps: of the
     norm of results; 0: ModelConfig.norm_eps.
@@ -116,6 +117,7 @@ class GatedDelta:
     gate_norm_eps: float = 0.0
     by_channel: bool = False
     least_decay: float = 0.0
+    sigmoid_gate: bool = False
 
     @property
     def decays(self) -> int:
@@ -237,12 +239,16 @@ class BlockIndexer:
     more; its own block and the local - 1 before it are always among them. A block's score is its largest product of
     the query and a key of head_dim numbers, one for all kv heads. Both are made of the residual, normalized, and
     rotated as the layer's own.
+    heads: if not 0, so many queries choose for all kv heads, of blocks that are complete: a block's score is the sum of
+    the products above 0 with the mean of its keys, which is normalized and rotated as the block's first key; the keys
+    behind the last complete block are seen, too (Qwen4-Exp).
     """
 
     head_dim: int
     block: int
     chosen: int
     local: int = 1
+    heads: int = 0
 
 
 @dataclass(frozen=True)
@@ -253,12 +259,15 @@ class HyperConnections:
     are mixed by a matrix that `rounds` rounds of dividing by the sums of columns and rows, with `eps` added to these,
     make doubly stochastic. The weights are functions of the token's streams.
     rounds: 0: streams are not mixed, and `eps` is added to the weight of a result, too. most: of such a weight (Hy4).
+    rank: if not 0, a half reads the mean of the streams, each normalized, and each number times a gate of its own; the
+    gates are made of `rank` functions of all streams, and halves and head have no other norm (Qwen4-Exp).
     """
 
     streams: int
     rounds: int
     eps: float
     most: float = 2.0
+    rank: int = 0
 
     @property
     def scales(self) -> int:
@@ -271,9 +280,35 @@ class HyperConnections:
         return (2 + self.streams if self.rounds else 2) * self.streams
 
 
+@dataclass(frozen=True)
+class Ngrams:
+    """Embeddings of the last 2, 3 .. tokens together, which are added to all residual streams (Qwen4-Exp).
+
+    Each number of tokens has `heads` hashes, which choose rows of one table; their embeddings, side by side, have
+    `width` numbers. Keys and a value of these are gated by the streams, and go through a convolution of `taps` taps.
+    multipliers: of the token itself and those before it, in the hash. sizes: rows of each head. rows: of the table, in
+    which heads follow each other. end: the token that ends a text, which stands for all before it.
+    """
+
+    heads: int
+    width: int
+    taps: int
+    end: int
+    multipliers: tuple[int, ...]
+    sizes: tuple[int, ...]
+    rows: int
+
+    @property
+    def head_width(self) -> int:
+        """Return the numbers of an embedding of one head."""
+        return self.width // len(self.sizes)
+
+
 Recurrent = ShortConv | Mamba2 | SelectiveScan | RgLru | GatedDelta | Lightning
 
 
 def keeps_state(mixer: object) -> bool:
     """Return True if a mixer keeps a state of each sequence, which is of one position alone."""
-    return isinstance(mixer, Recurrent) or (isinstance(mixer, CompressedAttention) and mixer.ratio > 0)
+    blocks = getattr(mixer, "blocks", None)  # of attention, if it chooses some
+    means = isinstance(blocks, BlockIndexer) and blocks.heads > 0
+    return isinstance(mixer, Recurrent) or (isinstance(mixer, CompressedAttention) and mixer.ratio > 0) or means

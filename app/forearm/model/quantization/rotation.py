@@ -21,7 +21,7 @@ import numpy as np
 
 from forearm.array_types import Float32Array
 from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig
-from forearm.model.families.matrices import Role
+from forearm.model.families.matrix_spec import Role
 
 VERSION = 4  # of the rotation in the weight cache's key: raised when Q, turn or smoothing.py changes
 _INNER = 64  # order of the inner factor of Q: two products of small matrices are cheaper than one of a large matrix

@@ -78,7 +78,7 @@ const Norm* GatedDelta::mix(StepWalk& w, size_t layer, const Norm* add) {
   ++w.phase;
   if (layer + 1 == layers_.size()) step_.keep_logit_rows(w);
   step_.barrier(w);
-  const Norm* after = norms.post_attention.if_there();
+  const Norm* after = step_.config.joins_behind() ? &norms.post_attention : norms.post_attention.if_there();
   step_.project_back(w, step_.output(w, step_.scratch.mixed, out.matrix), out, after);
   step_.barrier(w);
   return after;
@@ -200,7 +200,7 @@ void GatedDelta::store(const HeadRows& own, float* x, int64_t stride, int64_t va
     task.out = target;
     task.out_row = out_row;
     task.out_column = column;
-    task.by_sigmoid = k.by_channel;
+    task.by_sigmoid = k.by_channel || k.sigmoid_gate;
     step_.kernel.gated_norm(task);
   };
   if (own.layer + 1 < layers_.size()) return store_rows({0, own.rows.size()}, own.rows.begin);

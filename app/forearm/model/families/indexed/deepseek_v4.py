@@ -134,3 +134,21 @@ def _ropes(inputs: FamilyInputs) -> tuple[Rope, ...]:
         turned = rope(settings, theta, rotary, lengths_of(inputs, settings), interleaved=True)
         ropes += [turned, replace(turned, inv_freq=-turned.inv_freq)]
     return tuple(ropes)
+
+
+_ENTRY = {"": "wkv", "_gate": "wgate", "_bias": "ape"}
+_W = {"gate": "w1", "up": "w3", "down": "w2"}
+# Names in published files; names.py's other names are those that transformers computes with.
+PUBLISHED = {
+    "embed": "embed", "head": "head", "input_norm": "attn_norm", "pre_mlp_norm": "ffn_norm",
+    "hyper_attention": "hc_attn_{part}", "hyper_mlp": "hc_ffn_{part}", "hyper_head": "hc_head_{part}",
+    "q_down": "attn.wq_a", "q_norm": "attn.q_norm", "q_up": "attn.wq_b", "kv": "attn.wkv", "k_norm": "attn.kv_norm",
+    "groups": "attn.wo_a", "o": "attn.wo_b", "sinks": "attn.attn_sink", "index_q": "attn.indexer.wq_b",
+    "index_weights": "attn.indexer.weights_proj", "compressed_index_norm": "attn.indexer.compressor.norm",
+    "entry_norm": "attn.compressor.norm", "router": "ffn.gate", "correction": "ffn.gate.bias",
+    "experts_by_token": "ffn.gate.tid2eid",
+    **{f"entry{part}": f"attn.compressor.{name}" for part, name in _ENTRY.items()},
+    **{f"index{part}": f"attn.indexer.compressor.{name}" for part, name in _ENTRY.items()},
+    **{f"experts.{part}": f"ffn.experts.{{expert}}.{name}" for part, name in _W.items()},
+    **{f"shared.{part}": f"ffn.shared_experts.{name}" for part, name in _W.items()},
+}  # fmt: skip
