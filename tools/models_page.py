@@ -38,7 +38,8 @@ weights, kept as int4 beside int8 activations (BitNet b1.58 2B4T takes 1.59 GiB,
 says whether files of that architecture are read. Where layers keep a state beside keys and values (`lfm2`, `lfm3`,
 `granitemoehybrid`, `bamba`, `falcon_h1`, `nemotron_h`, `mamba`, `falcon_mamba`, `jamba`, `mamba2`, `zamba2`,
 `recurrent_gemma`,
-`qwen3_next`, `qwen3_5`, `kimi_linear`, `olmo_hybrid`, `bailing_hybrid`, `minimax`, `deepseek_v4`), prompts go on from
+`qwen3_next`, `qwen3_5`, `kimi_linear`, `olmo_hybrid`, `bailing_hybrid`, `minimax`, `deepseek_v4`, `qwen4_exp_text`),
+prompts go on from
 cached blocks that have a copy of it (`--state-cache-slots`): at the last full block of a chat's system prompt and
 tools, of a prompt, and of an answer, where two prompts parted (the third with that beginning goes on there), and at a
 chunk's end while a slot is free. The second chat with a system prompt of 1500 tokens has its first token after 0.25 of
@@ -50,7 +51,11 @@ two cores); with one of 400 tokens 0.26, and the first chat waits 3 to 4 % longe
 token is the same in a chunk and alone. In `deepseek_v32`, `glm_moe_dsa`, `hy_v4`, `axk2` and some layers of
 `dots3_note_text`, whose others see a window of 512, a token attends to the 2,048 keys that the layer's indexer chooses,
 or an earlier layer's in GLM-5.2 and Hy4. In `minimax_m3_vl_text` each kv head attends to 16 blocks of 128
-keys that the layer's indexer chooses for it. In `deepseek_v4` a token attends to a window of 128 keys and to entries
+keys that the layer's indexer chooses for it. In `qwen4_exp_text` all heads attend to complete blocks of keys that its
+indexer chooses by their mean, and to the keys behind the last; the sum of these is a state, and so are the last tokens
+and rows of layers with embeddings of several tokens (four streams of 2,048 numbers: 288 KiB a layer). The table of such
+embeddings stays in the checkpoint's dtype whatever `--quantization` is.
+In `deepseek_v4` a token attends to a window of 128 keys and to entries
 that stand for 4 or 128 tokens each; what the tokens so far add to the next entry is its state (DeepSeek V4 Flash: 0.42
 MiB a sequence, 50 KiB a token in the KV cache in bfloat16, most of them of keys that no later token sees). Of models
 that see or hear the text part is served. Where transformers leaves out by what Cohere 2 and Granite scale their logits
@@ -124,6 +129,7 @@ PARSERS = {
     "qwen3_vl_moe": ("hermes", ""),
     "qwen3_next": ("hermes", ""), "qwen3_5": ("qwen3_coder", "qwen3"), "qwen3_5_text": ("qwen3_coder", "qwen3"),
     "qwen3_5_moe": ("qwen3_coder", "qwen3"), "qwen3_5_moe_text": ("qwen3_coder", "qwen3"),
+    "qwen4_exp": ("qwen3_coder", "qwen3"), "qwen4_exp_text": ("qwen3_coder", "qwen3"),
     "phi3": ("phi4_mini_json", ""), "gemma4": ("gemma4", "gemma4"), "gemma4_text": ("gemma4", "gemma4"),
     "smollm3": ("hermes", "qwen3"), "granite": ("granite", "granite"), "granitemoehybrid": ("granite4", ""),
     "ernie4_5_moe": ("ernie45", "ernie45"), "glm4_moe": ("glm45", "glm45"), "glm4_moe_lite": ("glm47", "glm45"),

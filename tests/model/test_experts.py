@@ -224,7 +224,7 @@ def test_a_single_expert_gives_the_bits_of_a_dense_feed_forward(format: WeightFo
         assert same(model.logits(model.experts, tokens, chunks), dense), chunks
 
 
-SPARSE = [case for case in CASES if "moe" in case.config.lower() or case.config == "MixtralConfig"]
+SPARSE = [case for case in CASES if "moe" in case.config.lower() or case.config in ("MixtralConfig", "Qwen4ExpConfig")]
 SPARSE = [case for case in SPARSE if case.settings.get("num_local_experts") != 0]
 
 

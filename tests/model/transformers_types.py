@@ -179,7 +179,7 @@ _OTHER: dict[str, dict[str, Any]] = {
         "laurel_rank": 8,
     },
     **{name: {"text_config": _LINEAR_THEN_FULL} for name in ("qwen3_5", "qwen3_5_moe")},
-    "qwen4_exp": {"text_config": _QWEN4_TEXT},
+    "qwen4_exp": {"text_config": _QWEN4_TEXT | _TOKENS},
     "qwen4_exp_text": _QWEN4_TEXT,
     "xlstm": {"embedding_dim": 64, "num_blocks": 2, "num_heads": 4, "chunk_size": 16, "qk_dim_factor": 1.0},
     "zamba": {

@@ -99,7 +99,8 @@ class _Piece:
         if indexer and not indexer.shared:  # of all keys
             yield cls(0, indexer.heads * indexer.head_dim / 2, indexer.head_dim, scores=True)
         if blocks:
-            yield cls(0, kv_heads * blocks.head_dim / 2, blocks.head_dim, scores=True)
+            keys, queries = (blocks.block, blocks.heads) if blocks.heads else (1, kv_heads)  # keys of a mean
+            yield cls(0, queries * blocks.head_dim / 2 / keys, blocks.head_dim / keys, scores=True)
 
 
 def work_of(checkpoint: Checkpoint) -> StepWork:

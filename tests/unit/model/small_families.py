@@ -102,6 +102,12 @@ SMALL: dict[str, dict[str, Any]] = {
         "model_type": "qwen3_5_moe", "architectures": ["Qwen3_5MoeForConditionalGeneration"],
         "text_config": {**_SIZES, **_DELTA, "num_key_value_heads": 2, "model_type": "qwen3_5_moe_text"},
     },
+    "qwen4_exp": {
+        "model_type": "qwen4_exp_text", "architectures": ["Qwen4ExpForCausalLM"], **_DELTA, "hc_count": 2,
+        "hc_lowrank": 6, "indexer_n_heads": 3, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 8,
+        "indexer_compress_ratio": 4, "ple_layer_ids": [1], "heads_per_ngram": 2, "ngram_vocab_size_base": 20,
+        "make_ngram_vocab_size_divisible_by": 8,
+    },
     "granite_h": {
         "model_type": "granitemoehybrid", "architectures": ["GraniteMoeHybridForCausalLM"], **_MAMBA,
         "layer_types": ["mamba", "attention", "mamba"], "num_local_experts": 4, "num_experts_per_tok": 2,
