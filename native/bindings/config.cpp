@@ -291,6 +291,20 @@ void read_kinds(const py::object& from, Config& c) {
                            {{"none", NormResidual::none}, {"first", NormResidual::first}, {"all", NormResidual::all}});
 }
 
+void read_streams(const py::object& from, Config& c) {
+  if (const auto width = from.attr("per_layer").cast<int64_t>(); width != 0)
+    c.per_layer =
+        PerLayerKind{width, from.attr("per_layer_scale").cast<float>(), from.attr("per_layer_vocab").cast<int64_t>()};
+  if (c.per_layer && c.per_layer->vocab == 0) c.per_layer->vocab = c.vocab_size;
+  if (const py::object own = from.attr("alt_up"); !own.is_none())
+    c.alt_up = AltUpKind{own.attr("streams").cast<int64_t>(), own.attr("laurel").cast<int64_t>(),
+                         own.attr("scaled").cast<bool>()};
+  if (const py::object own = from.attr("hyper_connections"); !own.is_none())
+    c.hyper =
+        HyperKind{own.attr("streams").cast<int64_t>(), own.attr("rounds").cast<int64_t>(),
+                  own.attr("eps").cast<float>(), own.attr("most").cast<float>(), own.attr("rank").cast<int64_t>()};
+}
+
 }  // namespace
 
 Activation activation_of(const std::string& name) {
@@ -386,17 +400,7 @@ Config config_of(const py::object& from, const py::object& matrices) {
   read("qkv_clip", c.qkv_clip);
   read_kinds(from, c);
   read("tied_head", c.tied_head);
-  if (const auto width = from.attr("per_layer").cast<int64_t>(); width != 0)
-    c.per_layer =
-        PerLayerKind{width, from.attr("per_layer_scale").cast<float>(), from.attr("per_layer_vocab").cast<int64_t>()};
-  if (c.per_layer && c.per_layer->vocab == 0) c.per_layer->vocab = c.vocab_size;
-  if (const py::object own = from.attr("alt_up"); !own.is_none())
-    c.alt_up = AltUpKind{own.attr("streams").cast<int64_t>(), own.attr("laurel").cast<int64_t>(),
-                         own.attr("scaled").cast<bool>()};
-  if (const py::object own = from.attr("hyper_connections"); !own.is_none())
-    c.hyper =
-        HyperKind{own.attr("streams").cast<int64_t>(), own.attr("rounds").cast<int64_t>(),
-                  own.attr("eps").cast<float>(), own.attr("most").cast<float>(), own.attr("rank").cast<int64_t>()};
+  read_streams(from, c);
   read("attention_scale", c.attention_scale);
   read("attention_softcap", c.attention_softcap);
   read("logits_softcap", c.logits_softcap);

@@ -11,7 +11,7 @@ import numpy as np
 from tests.model.reference_sums import Array, Rounding, activated, linear, norm, sigmoid
 
 from forearm.model.families.config import ModelConfig
-from forearm.model.families.recurrences import Ngrams
+from forearm.model.families.recurrences import HashedNgrams
 
 
 def first_streams(config: ModelConfig, weights: dict[str, Array], x: Array, e: Rounding) -> list[Array]:
@@ -89,7 +89,7 @@ def gated(config: ModelConfig, w: dict[str, Array], half: str, streams: Array, e
 
 
 def with_ngrams(
-    config: ModelConfig, own: Ngrams, w: dict[str, Array], tokens: list[int], streams: Array, e: Rounding
+    config: ModelConfig, own: HashedNgrams, w: dict[str, Array], tokens: list[int], streams: Array, e: Rounding
 ) -> Array:
     """The streams with a layer's embeddings of several tokens, [tokens, streams, hidden]."""
     rows = e.around(w["ngrams"][ngram_rows(own, tokens)].reshape(len(tokens), -1), 0.0)
@@ -109,7 +109,7 @@ def with_ngrams(
     return streams + values + (mixed * sigmoid(mixed)).reshape(streams.shape)
 
 
-def ngram_rows(own: Ngrams, tokens: list[int]) -> list[list[int]]:
+def ngram_rows(own: HashedNgrams, tokens: list[int]) -> list[list[int]]:
     """The rows of the table that each token has, by head."""
     starts = np.cumsum([0, *own.sizes])
     found = []

@@ -21,11 +21,11 @@ from forearm.model.families.recurrences import (
     BlockIndexer,
     CompressedAttention,
     GatedDelta,
+    HashedNgrams,
     HyperConnections,
     Indexer,
     Lightning,
     Mamba2,
-    Ngrams,
     RgLru,
     SelectiveScan,
     ShortConv,
@@ -79,7 +79,7 @@ LOOKED_UP = Experts(40, 12, 3, score="sqrt_softplus", renormalized=True, shared=
 LIMITED = Experts(40, 12, 3, score="sigmoid", correction=True, renormalized=True, scale=3.0, limit=0.2, gate_limit=0.3)
 LIMITED = replace(LIMITED, shared=FeedForward(72, limit=0.3, gate_limit=0.45))
 BESIDE_SHARED = Experts(40, count=12, active=3, shared=FeedForward(72), shared_gate=True)
-NGRAMS = Ngrams(2, 40, 3, 7, (12345678901, 998877, 5000000029), (101, 103, 107, 109), 424)
+NGRAMS = HashedNgrams(2, 40, 3, 7, (12345678901, 998877, 5000000029), (101, 103, 107, 109), 424)
 ON_SHORTCUT = Experts(40, 7, 4, correction=True, scale=1.5, zeros=5, behind=2)
 BACK = replace(rope(8), inv_freq=-rope(8).inv_freq)
 # Cases with other branches of forward(): full-width qk-norm and norms after the layers; sandwich norms, windows and

@@ -36,7 +36,7 @@ struct HyperKind {
   int64_t weights() const { return (rounds ? 2 + streams : 2) * streams; }
 };
 
-// Embeddings of the last tokens together, which are added to residual streams: Ngrams of
+// Embeddings of the last tokens together, which are added to residual streams: HashedNgrams of
 // app/forearm/model/families/recurrences.py.
 struct NgramKind {
   int64_t heads;                     // of each number of tokens

@@ -56,7 +56,7 @@ def test_layers_read_gated_streams_and_choose_blocks_of_keys(tmp_path: Path) -> 
 
 
 def test_hashes_and_parameters_are_those_of_the_classes_of_transformers(tmp_path: Path) -> None:
-    """As its Qwen4ExpForCausalLM has them, on the device meta."""
+    """Compare with what Qwen4ExpForCausalLM has on the device meta."""
     config = read(tmp_path)
 
     first, second = (layer.ngrams for layer in config.layers if layer.ngrams)

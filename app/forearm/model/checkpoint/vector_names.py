@@ -75,7 +75,6 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
         yield from _feed_forward(config, layer, at, names, feed_forward)
         yield from _streams(config, layer, f"{at}.", names)
         yield from _states(own_layer, layer, at, names, config.hidden)
-        yield from _ngrams(config, own_layer, layer, at)
         if isinstance(mixer, CompressedAttention) or (isinstance(mixer, Attention | LatentAttention) and mixer.sinks):
             yield TensorPart(f"{layer}.sinks", f"{at}.{names['sinks']}", (config.heads_of(mixer)[0],))
     yield from _distances(config, prefix, names)
@@ -112,16 +111,6 @@ def _states(own: Layer, layer: str, at: str, names: Mapping[str, str], hidden: i
         yield from _recurrence(layer, at, names, names["delta"], _delta(mixer, apart))
         if apart:
             yield from _convolutions(layer, at, names, mixer)
-
-
-def _ngrams(config: ModelConfig, own: Layer, layer: str, at: str) -> Iterator[TensorPart]:
-    """Yield the norms and the convolution behind embeddings of several tokens."""
-    if not own.ngrams or not config.hyper_connections:
-        return
-    numbers = config.hyper_connections.streams * config.hidden
-    for part in ("key", "query", "conv"):
-        yield from norm_vectors(f"{layer}.ngrams_{part}_norm", f"{at}.ple.norm_{part}", numbers, False)
-    yield TensorPart(f"{layer}.ngrams_conv", f"{at}.ple.conv1d.weight", (numbers * own.ngrams.taps,))
 
 
 def layer_name(names: Mapping[str, str], layer: int) -> str:
@@ -189,6 +178,11 @@ def _streams(config: ModelConfig, layer: str, at: str, names: Mapping[str, str])
         yield from norm_vectors(f"{layer}.laurel_norm", f"{at}{names['laurel_norm']}", hidden, False)
     if (own := config.hyper_connections) is None:
         return
+    if layer and (ngrams := config.layers[int(layer.split(".")[1])].ngrams):
+        numbers = own.streams * config.hidden
+        for part in ("key", "query", "conv"):
+            yield from norm_vectors(f"{layer}.ngrams_{part}_norm", f"{at}ple.norm_{part}", numbers, False)
+        yield TensorPart(f"{layer}.ngrams_conv", f"{at}ple.conv1d.weight", (numbers * ngrams.taps,))
     for half in ("hyper_attention", "hyper_mlp") if layer else ("hyper_head",):
         if own.rank:
             numbers, name, there = own.streams * config.hidden, f"{layer}.{half}".lstrip("."), f"{at}{names[half]}"

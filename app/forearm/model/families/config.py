@@ -11,7 +11,7 @@ from forearm.model.families.recurrences import CompressedAttention, Mamba2, Recu
 
 if TYPE_CHECKING:
     from forearm.array_types import Float32Array
-    from forearm.model.families.recurrences import AltUp, BlockIndexer, HyperConnections, Indexer, Ngrams
+    from forearm.model.families.recurrences import AltUp, BlockIndexer, HashedNgrams, HyperConnections, Indexer
     from forearm.model.modules.linear_module import LinearModule
 
 # swiglu_oai: gpt-oss's clamped gate * sigmoid(1.702 gate) * (up + 1), only of a gated feed-forward. xielu: Apertus'
@@ -188,7 +188,7 @@ class Layer:
     beside: Mamba2 | None = None
     norm_placement: NormPlacement | None = None
     aside: bool = False
-    ngrams: Ngrams | None = None
+    ngrams: HashedNgrams | None = None
 
     @property
     def mamba2(self) -> Mamba2 | None:

@@ -14,9 +14,9 @@ from forearm.model.families.config import Attention, Experts, FeedForward, Laten
 from forearm.model.families.matrix_spec import MatrixPart, MatrixSpec, Role, single
 from forearm.model.families.recurrences import (
     CompressedAttention,
+    HashedNgrams,
     Lightning,
     Mamba2,
-    Ngrams,
     RgLru,
     SelectiveScan,
     ShortConv,
@@ -37,9 +37,7 @@ def matrices(config: ModelConfig) -> list[MatrixSpec]:
     for i, layer in enumerate(config.layers):
         at, own = f"layers.{i}.", layer.feed_forward
         found += _through_few(config, at, (1 + isinstance(own, Experts)) * (config.norm_gates > 0))
-        found += _gated_streams(config, at)
-        if layer.ngrams:
-            found += _ngrams(config, layer.ngrams, at)
+        found += _gated_streams(config, at, layer.ngrams)
         if layer.mixer:
             found += _of_mixer(config, layer.mixer, at, layer.aside)
         if isinstance(layer.mixer, Attention) and (blocks := layer.mixer.blocks):
@@ -111,24 +109,23 @@ def _of_streams(config: ModelConfig) -> Iterator[MatrixSpec]:
             yield single(f"stream_out_{i}", unembed, width, width, "feed_forward_in")
 
 
-def _gated_streams(config: ModelConfig, at: str) -> Iterator[MatrixSpec]:
-    """Yield the matrices that make gates of the streams before both halves of a layer, or before the head (at "")."""
+def _gated_streams(config: ModelConfig, at: str, ngrams: HashedNgrams | None = None) -> Iterator[MatrixSpec]:
+    """Yield the matrices that make gates of the streams before both halves of a layer, or before the head (at "").
+
+    ngrams: those that are added to the streams before the layer, whose matrices come first.
+    """
     own = config.hyper_connections
     if own is None or not own.rank:
         return
+    if ngrams:
+        yield single(f"{at}ngrams", "ple.ple_embedding.ngram_embedding", ngrams.rows, ngrams.head_width, "table")
+        sizes = (("key", own.streams * config.hidden), ("value", config.hidden))
+        joint = tuple(MatrixPart(f"{at}ngrams_{name}", f"ple.{name}_proj", rows) for name, rows in sizes)
+        yield MatrixSpec(f"{at}ngrams_in", joint, ngrams.width, "feed_forward_in")
     for half in ("hyper_attention", "hyper_mlp") if at else ("hyper_head",):
         stored, numbers = f"{config.names[half]}.input_mix_weight_", own.streams * config.hidden
         yield single(f"{at}{half}_down", f"{stored}down", own.rank, numbers, "feed_forward_in")
         yield single(f"{at}{half}_up", f"{stored}up", numbers, own.rank, "feed_forward_out")
-
-
-def _ngrams(config: ModelConfig, own: Ngrams, at: str) -> Iterator[MatrixSpec]:
-    """Yield the table of a layer's embeddings of several tokens, and what makes keys and a value of them."""
-    streams = config.hyper_connections.streams if config.hyper_connections else 1
-    yield single(f"{at}ngrams", "ple.ple_embedding.ngram_embedding", own.rows, own.head_width, "table")
-    parts = (("key", streams * config.hidden), ("value", config.hidden))
-    joint = tuple(MatrixPart(f"{at}ngrams_{name}", f"ple.{name}_proj", rows) for name, rows in parts)
-    yield MatrixSpec(f"{at}ngrams_in", joint, own.width, "feed_forward_in")
 
 
 def _through_few(config: ModelConfig, at: str, gated_norms: int) -> Iterator[MatrixSpec]:

@@ -281,7 +281,7 @@ class HyperConnections:
 
 
 @dataclass(frozen=True)
-class Ngrams:
+class HashedNgrams:
     """Embeddings of the last 2, 3 .. tokens together, which are added to all residual streams (Qwen4-Exp).
 
     Each number of tokens has `heads` hashes, which choose rows of one table; their embeddings, side by side, have

@@ -6,16 +6,16 @@ Source of the sizes, hashes and checks: Qwen4ExpTextConfig and the text model of
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import replace
 from itertools import count, islice
 from typing import Any
 
-from forearm.model.families.config import Attention, Layer, ModelConfig
+from forearm.model.families.config import Attention, ModelConfig
 from forearm.model.families.decoder import FamilyInputs
 from forearm.model.families.hybrid import LINEAR, qwen3_5_moe
 from forearm.model.families.keys import Keys
-from forearm.model.families.recurrences import BlockIndexer, GatedDelta, HyperConnections, Ngrams
+from forearm.model.families.recurrences import BlockIndexer, GatedDelta, HashedNgrams, HyperConnections
 from forearm.model.families.switches import FULL
 from forearm.model.generation import eos_ids
 
@@ -41,27 +41,26 @@ def qwen4_exp(inputs: FamilyInputs) -> ModelConfig:
             raise keys.wrong(key, f"{least} to {most}")
     config = qwen3_5_moe(inputs)
     attention = Attention(0, blocks=_blocks(keys, config))
-    delta = {"sigmoid_gate": _gate(keys) == "sigmoid"}
-    layers = [
-        replace(one, mixer=replace(one.mixer, **delta) if isinstance(one.mixer, GatedDelta) else attention)
-        for one in config.layers
-    ]
+    gate = keys.get("output_gate_type") or keys.get("hidden_act") or "silu"
+    if gate not in ("silu", "sigmoid"):
+        raise keys.wrong("output_gate_type" if keys.get("output_gate_type") else "hidden_act", "silu or sigmoid")
+    linear = [i for i, one in enumerate(config.layers, 1) if isinstance(one.mixer, GatedDelta)]
+    numbers = keys.get("ple_layer_ids") or []
+    if not isinstance(numbers, list) or not all(type(i) is int and i in linear for i in numbers):
+        raise keys.wrong("ple_layer_ids", f"a list of numbers from 1 to {len(config.layers)} of layers of {LINEAR}")
+    places, layers = sorted(set(numbers)), []
+    for i, one in enumerate(config.layers, 1):
+        ngrams = _ngrams(keys, config, places.index(i)) if i in places else None
+        mixer = replace(one.mixer, sigmoid_gate=gate == "sigmoid") if isinstance(one.mixer, GatedDelta) else attention
+        layers.append(replace(one, mixer=mixer, ngrams=ngrams))
     return replace(
         config,
-        layers=tuple(_with_ngrams(inputs, config, layers)),
+        layers=tuple(layers),
         norm_placement="none",
         final_norm=False,
         hyper_connections=HyperConnections(streams, 0, 0.0, rank=rank),
         names=config.names | _NAMES,
     )
-
-
-def _gate(keys: Keys) -> str:
-    """Return the activation of the gates of linear attention's results."""
-    name = keys.get("output_gate_type") or keys.get("hidden_act") or "silu"
-    if name not in ("silu", "sigmoid"):
-        raise keys.wrong("output_gate_type" if keys.get("output_gate_type") else "hidden_act", "silu or sigmoid")
-    return str(name)
 
 
 def _blocks(keys: Keys, config: ModelConfig) -> BlockIndexer | None:
@@ -84,19 +83,7 @@ def _blocks(keys: Keys, config: ModelConfig) -> BlockIndexer | None:
     return BlockIndexer(dim, ratio, budget // ratio, heads=heads)
 
 
-def _with_ngrams(inputs: FamilyInputs, config: ModelConfig, layers: list[Layer]) -> Iterator[Layer]:
-    """Yield the layers, of which those in ple_layer_ids, counted from 1, have embeddings of several tokens."""
-    keys = inputs.keys
-    numbers = keys.get("ple_layer_ids") or []
-    known = isinstance(numbers, list) and all(type(i) is int and 1 <= i <= len(layers) for i in numbers)
-    if not known or any(not isinstance(layers[i - 1].mixer, GatedDelta) for i in numbers):
-        raise keys.wrong("ple_layer_ids", f"a list of numbers from 1 to {len(layers)} of layers of {LINEAR}")
-    having = sorted({i - 1 for i in numbers})
-    for i, layer in enumerate(layers):
-        yield replace(layer, ngrams=_ngrams(keys, config, having.index(i))) if i in having else layer
-
-
-def _ngrams(keys: Keys, config: ModelConfig, place: int) -> Ngrams:
+def _ngrams(keys: Keys, config: ModelConfig, place: int) -> HashedNgrams:
     """Return the embeddings of several tokens of one layer; place: among those that have them."""
     size, heads, taps = (
         keys.integer("ngram_size"),
@@ -116,29 +103,20 @@ def _ngrams(keys: Keys, config: ModelConfig, place: int) -> Ngrams:
     ends = eos_ids(keys, config.vocab_size)
     if not ends:
         raise keys.wrong("eos_token_id", "the token that ends a text: n-grams do not go beyond it")
-    sizes = tuple(islice(_primes(base), place * every, (place + 1) * every))
+    primes = (n for n in count(base) if all(n % divisor for divisor in range(2, math.isqrt(n) + 1)))
+    sizes = tuple(islice(primes, place * every, (place + 1) * every))
     rows = -(-sum(sizes) // unit) * unit
     if rows >= 1 << 31:
         raise keys.wrong("ngram_vocab_size_base", f"less: {rows} rows of a table are more than {(1 << 31) - 1}")
-    return Ngrams(heads, width, taps, ends[0], _multipliers(keys, config.vocab_size, size, place), sizes, rows)
-
-
-def _primes(least: int) -> Iterator[int]:
-    """Yield the primes from `least` on, ascending."""
-    return (n for n in count(least) if n > 1 and all(n % divisor for divisor in range(2, math.isqrt(n) + 1)))
-
-
-def _multipliers(keys: Keys, vocab_size: int, tokens: int, place: int) -> tuple[int, ...]:
-    """Return the odd numbers that tokens are multiplied with: splitmix64 of the seed (Steele et al. 2014)."""
-    half = max(1, ((1 << 63) - 1) // vocab_size // 2)
-    seed, gamma, mask = keys.integer("seed") + 10007 * place, 0x9E3779B97F4A7C15, (1 << 64) - 1
-    found = []
-    for i in range(1, tokens + 1):
+    half, seed = max(1, ((1 << 63) - 1) // config.vocab_size // 2), keys.integer("seed") + 10007 * place
+    gamma, mask = 0x9E3779B97F4A7C15, (1 << 64) - 1  # of splitmix64 (Steele et al. 2014), which makes odd multipliers
+    multipliers = []
+    for i in range(1, size + 1):
         value = (seed + gamma * (i + 1)) & mask
         value = ((value ^ value >> 30) * 0xBF58476D1CE4E5B9) & mask
         value = ((value ^ value >> 27) * 0x94D049BB133111EB) & mask
-        found.append(2 * ((value ^ value >> 31) % half) + 1)
-    return tuple(found)
+        multipliers.append(2 * ((value ^ value >> 31) % half) + 1)
+    return HashedNgrams(heads, width, taps, ends[0], tuple(multipliers), sizes, rows)
 
 
 def shards(module: str, rows: int, stored: Collection[str]) -> list[tuple[str, int, int]]:
