@@ -54,7 +54,7 @@ class Weights:
                 self.matrix(part.name, spec.experts * part.rows, spec.k)
                 if spec.bias:
                     self.vector(part.name + ".bias", spec.experts * part.rows, 0.0)
-        if config.final_norm:
+        if config.norm_placement != "none":  # a model without any has none before its head
             self.norm("final_norm")
         if config.head_dense:
             self.norm("head_dense.norm")
