@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from forearm.model.checkpoint.short_names import SHORT_NAMES
 from forearm.model.families.encoders.encoders import ENCODERS
 from forearm.model.families.families import FAMILIES, Family
 from forearm.model.gguf.gguf_architectures import ARCHITECTURES
+from forearm.model.gguf.short_names import SHORT_NAMES
 from forearm.model.pooling.encoder_types import OTHER_ENCODERS
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -68,6 +68,11 @@ ExpertsKind experts_of(const py::handle& from) {
   read("zeros", e.zeros);
   read("behind", e.behind);
   read("ahead", e.ahead);
+  read("skips", e.skips);
+  if (const py::object router = from.attr("router"); !router.is_none()) {
+    e.router_rank = router.attr("rank").cast<int64_t>();
+    e.router_follows = router.attr("follows").cast<bool>();
+  }
   const py::object shared = from.attr("shared");
   if (!shared.is_none()) e.shared = feed_forward_of(shared);
   return e;
@@ -114,6 +119,11 @@ std::optional<BlockIndexerKind> block_indexer_of(const py::handle& from) {
   return BlockIndexerKind{size("head_dim"), size("block"), size("chosen"), size("local"), size("heads")};
 }
 
+std::optional<ConvolvedKind> convolved_of(const py::handle& from) {
+  if (from.is_none()) return std::nullopt;
+  return ConvolvedKind{from.attr("taps").cast<int64_t>(), from.attr("head_taps").cast<int64_t>()};
+}
+
 AttentionKind attention_of(const py::handle& from) {
   return {.rope = from.attr("rope").cast<std::optional<int>>(),
           .window = from.attr("window").cast<int64_t>(),
@@ -130,7 +140,8 @@ AttentionKind attention_of(const py::handle& from) {
           .query_first = from.attr("query_first").cast<int64_t>(),
           .value_dim = from.attr("value_dim").cast<int64_t>(),
           .sinks = from.attr("sinks").cast<bool>(),
-          .blocks = block_indexer_of(from.attr("blocks"))};
+          .blocks = block_indexer_of(from.attr("blocks")),
+          .convolved = convolved_of(from.attr("convolved"))};
 }
 
 NormPlacement placement_of(const std::string& name) {
@@ -396,6 +407,7 @@ Config config_of(const py::object& from, const py::object& matrices) {
   read("head_gates", c.head_gates);
   read("v_norm", c.v_norm);
   read("layer_scalar", c.layer_scalar);
+  read("merges", c.merges);
   read("sub_norm", c.sub_norm);
   read("qkv_clip", c.qkv_clip);
   read_kinds(from, c);

@@ -99,6 +99,14 @@ StateShape Config::state(size_t layer) const {
             .more = ngram_floats(layer)};
   if (const auto* kind = layers[layer].mixer_as<AttentionKind>(); kind && kind->blocks && kind->blocks->heads)
     return {.tail_rows = 1, .channels = kind->blocks->head_dim};
+  if (const auto* own = layers[layer].mixer_as<AttentionKind>(); own && own->convolved) {
+    const HeadShape heads = head_shape(layer);
+    const int64_t channels = (heads.heads + heads.kv_heads) * heads.head_dim;
+    return {.tail_rows = own->convolved->taps - 1,
+            .channels = channels,
+            .heads = 1,  // late rows, and the late half of values
+            .head_floats = own->convolved->late() * channels + heads.kv_heads * heads.head_dim / 2};
+  }
   if (const auto* kind = layers[layer].mixer_as<CompressedKind>(); kind && kind->ratio)
     return {.tail_rows = 3 * kind->series(), .channels = head_dim + kind->index_dim};
   return {};

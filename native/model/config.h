@@ -10,6 +10,7 @@
 #include "kernels/kernels.h"
 #include "model/feed_forward/stream_kinds.h"
 #include "model/mixers/latent_kind.h"
+#include "model/mixers/recurrent/convolved_kind.h"
 
 namespace forearm {
 
@@ -46,6 +47,7 @@ struct AttentionKind {
   int64_t value_dim = 0;  // numbers of a head's values; 0: head_dim
   bool sinks = false;     // each head has one more logit in the denominator of its softmax
   std::optional<BlockIndexerKind> blocks = std::nullopt;  // chosen for each token and kv head; none: all are seen
+  std::optional<ConvolvedKind> convolved = std::nullopt;  // none: queries and keys are projected alone
 };
 
 // The heads of an attention layer. Layers of equal shapes share the plan of their attention.
@@ -186,6 +188,9 @@ struct ExpertsKind {
   int64_t zeros = 0;                                     // further experts, whose result is their input
   int64_t behind = 0;  // the result is added to the residual behind so many further layers
   bool ahead = false;  // the router reads the residual before the layer's mixer, not normalized
+  bool skips = false;  // results of `zeros` are 0 instead
+  int64_t router_rank = 0;      // columns of a router that is an MLP (RouterMlp); 0: it is a matrix
+  bool router_follows = false;  // it reads what the router of the layer before has handed on
 
   int64_t choices() const { return count + zeros; }                      // that the router has
   int64_t slots() const { return active + (shared && !apart ? 1 : 0); }  // results that a row sums up
@@ -214,7 +219,7 @@ struct LayerKind {
   const Mamba2Kind* mamba2() const { return beside ? &*beside : mixer_as<Mamba2Kind>(); }
 };
 
-// The role of a packed matrix: app/forearm/model/families/matrices.py's Role.
+// The role of a packed matrix: app/forearm/model/families/matrix_spec.py's Role.
 enum class Role {
   embedding,
   table,
@@ -302,6 +307,7 @@ struct Config {
   float qkv_clip = 0.0f;             // q, k and v are clamped to this size; 0: not
   bool v_norm = false;               // values are normalized per head, without weights
   bool layer_scalar = false;         // the residual is multiplied with a number at the end of each layer
+  bool merges = false;               // vectors scale and move both the residual and what is added to it (Norm::merge)
   bool sub_norm = false;             // what the last matrix of each half of a layer reads is normalized
 
   bool tied_head = false;

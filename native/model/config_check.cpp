@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "model/config.h"
+#include "model/mixers/recurrent/check_recurrent.h"
 
 namespace forearm {
 namespace {
@@ -11,7 +11,7 @@ namespace {
 void check_experts(const Config& c, size_t layer) {
   const ExpertsKind& experts = *c.layers[layer].experts;
   in_range("number of experts", experts.count, 2, 4096);
-  in_range("experts whose result is their input", experts.zeros, 0, experts.behind ? 4096 : 0);
+  in_range("experts whose result is their input", experts.zeros, 0, experts.behind || c.merges ? 4096 : 0);
   in_range("experts of a token", experts.active, 1, experts.choices());
   in_range("groups of experts", experts.groups, 1, experts.count);
   if (experts.count % experts.groups != 0)
@@ -28,6 +28,12 @@ void check_experts(const Config& c, size_t layer) {
   if (experts.ahead && (c.some_norm_after() || c.joins_behind() || c.alt_up || c.norm_residual != NormResidual::none ||
                         experts.shared || experts.by_token || experts.behind))
     refuse("experts that are chosen ahead of the mixer stand alone, and norms before each half of a layer");
+  in_range("columns of a router that is an MLP", experts.router_rank, 0, kLargest);
+  const auto* before = layer > 0 && c.layers[layer - 1].experts ? &*c.layers[layer - 1].experts : nullptr;
+  if (experts.router_follows && (!before || before->router_rank != experts.router_rank))
+    refuse("a router that follows needs one of the same columns in the layer before");
+  if (experts.router_rank && (experts.ahead || experts.apart || experts.shared || experts.by_token || experts.behind))
+    refuse("a router that is an MLP chooses experts that stand alone");
   if (!experts.behind) return;
   const int64_t left = static_cast<int64_t>(c.layers.size() - layer) - 1;
   in_range("layers behind which experts are added", experts.behind, 1, left);
@@ -38,39 +44,6 @@ void check_experts(const Config& c, size_t layer) {
   if (c.some_norm_after() || c.joins_behind() || c.alt_up || c.per_layer || c.layer_scalar || experts.shared ||
       experts.scales_input || experts.by_token || experts.groups > 1)
     refuse("experts that are added behind a later layer stand alone, and norms before each half of a layer");
-}
-
-void check_mamba2(const Mamba2Kind& mamba) {
-  in_range("heads of Mamba2", mamba.heads, 1, 65536);
-  in_range("groups of Mamba2", mamba.groups, 1, mamba.heads);
-  in_range("head_dim of Mamba2", mamba.head_dim, 1, 4096);
-  in_range("state_dim of Mamba2", mamba.state_dim, 1, 4096);
-  in_range("taps of Mamba2", mamba.taps, 2, 64);
-  in_range("channels of Mamba2", mamba.channels(), 1, kLargest);
-  if (mamba.heads % mamba.groups != 0)
-    refuse("the heads of Mamba2 (" + std::to_string(mamba.heads) + ") are not a multiple of its groups (" +
-           std::to_string(mamba.groups) + ")");
-}
-
-void check_delta(const GatedDeltaKind& delta) {
-  in_range("key heads of a delta rule", delta.key_heads, 1, 4096);
-  in_range("value heads of a delta rule", delta.value_heads, delta.key_heads, 4096);
-  if (delta.value_heads % delta.key_heads != 0)
-    refuse("value heads (" + std::to_string(delta.value_heads) + ") is not a multiple of key heads (" +
-           std::to_string(delta.key_heads) + ")");
-  in_range("key dimension of a delta rule", delta.key_dim, 1, 4096);
-  in_range("value dimension of a delta rule", delta.value_dim, 1, 4096);
-  in_range("width of a delta rule's convolution", delta.width, 2, 64);
-  in_range("rank of a delta rule's gates", delta.gate_rank, 0, delta.by_channel ? kLargest : 0);
-}
-
-void check_rg_lru(const RgLruKind& own) {
-  in_range("channels of an RG-LRU", own.inner, 1, kLargest);
-  in_range("heads of an RG-LRU", own.heads, 1, own.inner);
-  in_range("taps of an RG-LRU", own.taps, 2, 64);
-  if (own.inner % own.heads != 0)
-    refuse("the channels of an RG-LRU (" + std::to_string(own.inner) + ") are not a multiple of its heads (" +
-           std::to_string(own.heads) + ")");
 }
 
 void check_indexer(const Config& c, const LatentKind& latent, size_t layer) {
@@ -214,6 +187,7 @@ void check_layers(const Config& c) {
       if (attention->rope) in_range("rope of a layer", *attention->rope, 0, static_cast<int64_t>(c.ropes.size()) - 1);
       check_heads(c, i);
       if (attention->blocks) check_blocks(c, *attention);
+      if (attention->convolved) check_convolved(c, i);
     }
     if (const auto* conv = layer.mixer_as<ShortConvKind>())
       in_range("width of a short convolution", conv->width, 2, 64);

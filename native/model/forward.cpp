@@ -32,6 +32,7 @@ Forward::Forward(const Config& c, const Ranks& ranks, const Weights& weights, co
       head_(c.tied_head ? embed_ : weights.linear("head", c.vocab_size, c.hidden)),
       head_dense_(c.head_dense ? &weights.linear("head_dense", c.hidden, c.hidden) : nullptr),
       head_norm_(weights.head_norm()),
+      embed_merge_(weights.embed_merge()),
       s_(scratch),
       step_(c, ranks, scratch, pool, phases(c, scratch)),
       attention_(weights, kv, states, step_),
@@ -154,6 +155,11 @@ void Forward::embed(Range rows) {
     for (int64_t r = rows.begin; r < rows.end; ++r) s_.slots[r] = batch.type ? batch.type[r] : 0;
     add_rows_of(types_->matrix);
   }
+  for (int64_t r = rows.begin; r < rows.end && c_.merges; ++r)
+    for (int64_t i = 0; i < c_.hidden; ++i) {
+      float& x = step_.residual_row(r)[i];
+      x = (x + embed_merge_[static_cast<size_t>(c_.hidden + i)]) * embed_merge_[static_cast<size_t>(i)];
+    }
   if (!positions_) return;
   for (int64_t r = rows.begin; r < rows.end; ++r)
     s_.slots[r] = batch.position[r] + static_cast<int32_t>(c_.position_offset);

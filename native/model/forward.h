@@ -58,6 +58,7 @@ class Forward {
   const Norm &final_norm_, &embed_norm_;
   const Linear &embed_, *positions_, *types_, &head_, *head_dense_;  // null: none
   const Norm& head_norm_;
+  const std::vector<float>& embed_merge_;
   Scratch& s_;
   Step step_;
   Attention attention_;

@@ -8,6 +8,7 @@
 #include "model/mixers/compressed_attention.h"
 #include "model/mixers/distance_embeddings.h"
 #include "model/mixers/indexer.h"
+#include "model/mixers/recurrent/convolved_heads.h"
 #include "model/mixers/recurrent/gated_delta.h"
 #include "model/partition.h"
 #include "sampling/sampler.h"
@@ -84,6 +85,8 @@ int64_t recurrence_channels(const Config& c) {
     if (const auto* mamba = layer.mamba2()) most = std::max(most, mamba->channels());
     if (const auto* own = layer.mixer_as<SelectiveScanKind>()) most = std::max(most, own->inner);
     if (const auto* own = layer.mixer_as<RgLruKind>()) most = std::max(most, own->inner);
+    if (const auto* own = layer.mixer_as<AttentionKind>(); own && own->convolved)
+      most = std::max(most, ConvolvedHeads::columns(c.head_shape(&layer - c.layers.data()), *own->convolved));
   }
   return most;
 }
@@ -132,6 +135,7 @@ ExpertSizes expert_sizes(const Config& c, int64_t step_tokens) {
     most.count = std::max(most.count, experts.choices());
     most.groups = std::max(most.groups, experts.groups);
     most.apart = most.apart || experts.apart;
+    most.router_rank = std::max(most.router_rank, experts.router_rank);
     most.router_columns = std::max(most.router_columns, experts.gate_column() + (experts.shared_gate ? 1 : 0));
     most.width = std::max(most.width, layer.feed_forward->width);
   }
@@ -253,7 +257,7 @@ int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int th
   beside_in = carver.floats(beside ? tokens : 0, beside);
   side = carver.floats(c.asides() ? tokens : 0, 2 * c.hidden);
   convolved = carver.floats(channels ? tokens : 0, channels);
-  const bool projects = c.some_norm_after() || c.joins_behind() || c.adds_later() || c.asides() ||
+  const bool projects = c.some_norm_after() || c.joins_behind() || c.adds_later() || c.asides() || c.merges ||
                         c.learned_positions || c.token_types > 0 || c.head_dense;
   projected = carver.floats(projects ? tokens : 0, c.hidden);
   logits = carver.floats(limits.step_logit_rows, c.out_columns());
@@ -293,6 +297,8 @@ int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int th
 
 void Scratch::carve_experts(Carver& carver, const Limits& limits, int threads) {
   router = carver.floats(experts.count ? round_up(limits.step_tokens, 2) : 0, experts.router_columns);
+  for (Operand* rows : {&router_state, &router_in, &router_middle})
+    *rows = carver.floats(experts.router_rank ? round_up(limits.step_tokens, 2) : 0, experts.router_rank);
   carver.take(by_expert.shared, experts.positions);
   carver.take(expert_activated.shared, experts.positions);
   for (Inputs& own : by_expert.own) carver.take(own, kOwnRows);

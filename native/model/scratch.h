@@ -33,7 +33,8 @@ struct ExpertSizes {
   int64_t rows = 0;       // of a block, even
   int64_t positions = 0;  // rows by expert: `active` for each row, each expert's beginning at an even one
   int64_t slots = 0, count = 0, router_columns = 0, width = 0, groups = 0;
-  bool apart = false;  // of some layer
+  bool apart = false;       // of some layer
+  int64_t router_rank = 0;  // ExpertsKind's
 };
 int64_t expert_block_rows(const ExpertsKind& experts, int64_t step_tokens);
 ExpertSizes expert_sizes(const Config& config, int64_t step_tokens);
@@ -99,7 +100,7 @@ class Scratch {
   Operand residual;   // [step_tokens, hidden], f32_rows: the residual stream
   Operand mixer_in;   // [step_tokens, columns of the widest mixer's joint matrix], f32_rows
   Operand beside_in;  // [step_tokens, columns of the widest Mamba2 beside attention], f32_rows
-  Operand convolved;  // [step_tokens, channels of the widest Mamba, Mamba2 or RG-LRU], f32_rows
+  Operand convolved;  // [step_tokens, channels of the widest Mamba, Mamba2 or RG-LRU, or ConvolvedHeads'], f32_rows
   Operand side;  // [step_tokens, 2 * hidden], f32_rows: of a SideBlock the residual and the embedding; else no rows
   Operand projected;  // [step_tokens, hidden], f32_rows: rows before a post-norm; learned positions, token types
   Operand logits;     // [step_logit_rows, Config::out_columns()], f32_rows
@@ -163,6 +164,7 @@ class Scratch {
     int32_t* place;   // [rows, slots]: position of each result
   };
   Operand router;          // [step_tokens, router_columns], f32_rows: logits
+  Operand router_state, router_in, router_middle;  // [step_tokens, router_rank], f32_rows: of RouterMlp
   Site by_expert;          // [positions, hidden]: raw is the residual
   Site expert_activated;   // [positions, width of the widest expert]
   Operand beside_experts;  // [step_tokens, hidden], f32_rows: results of a shared feed-forward that is apart

@@ -28,7 +28,23 @@ _YARN = {
     "mscale_all_dim": 0.7,
 }  # fmt: skip
 
+# Convolved queries and keys in every layer, the last with a window; experts that an MLP chooses, or none of them.
+_ZAYA = {
+    "head_dim": 12, "num_experts": 5, "moe_intermediate_size": 28, "router_hidden_size": 20, "eos_token_id": 2,
+    "bos_token_id": 1,
+}  # fmt: skip
+
 GATED: list[tuple[str, str, dict[str, Any]] | tuple[str, str, dict[str, Any], int, int, int]] = [
+    ("zaya", "ZayaConfig", {**_ZAYA, "num_hidden_layers": 3}),
+    ("zaya-windows", "ZayaConfig", {
+        **_ZAYA, "layer_types": ["hybrid_sliding", "hybrid", "hybrid_sliding"], "num_hidden_layers": 3,
+        "sliding_window": 16, "attention_bias": True, "lm_head_bias": True, "tie_word_embeddings": False,
+        "cca_time0": 4, "cca_time1": 3, "head_dim": 20, "num_attention_heads": 3, "num_key_value_heads": 1,
+        "rope_parameters": {
+            "hybrid": {"rope_type": "default", "rope_theta": 1e3, "partial_rotary_factor": 0.6},
+            "hybrid_sliding": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0, "partial_rotary_factor": 1.0},
+        },
+    }),
     # windows whose layers have sizes of their own, beside indexers; the rotated key has a norm, each head a gate
     ("dots3_note_text", "Dots3NoteTextConfig", {**_DOTS3, "num_hidden_layers": 4}, 45, 64, 5),
     ("dots3_note_text-whole", "Dots3NoteTextConfig", {

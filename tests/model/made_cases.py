@@ -61,8 +61,10 @@ def _made(case: Case, folder: Path) -> PreTrainedModel:
         for name, parameter in model.named_parameters():
             randomize(name, parameter)
         for name, buffer in model.named_buffers():
-            if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):
+            if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar", "balancing_biases")):
                 randomize(name, buffer)
+            if name.endswith("balancing_biases"):
+                buffer[-1] = -1.0  # what transformers 5.23 makes of it whenever it reads a checkpoint
             if name.endswith("tid2eid"):
                 count = config.n_routed_experts
                 buffer.copy_(torch.stack([torch.randperm(count)[: buffer.shape[1]] for _ in buffer]))

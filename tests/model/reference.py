@@ -37,6 +37,7 @@ from tests.model.reference_sums import (
     sigmoid,
     xielu,
 )
+from tests.model.reference_zaya import convolved_heads, merged, routed
 
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.shards import Files, Mapping, widened
@@ -98,7 +99,7 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
     kept: Kept = {}
     embedding, beside = x, np.zeros_like(x)
     later, seen = dict[int, Array](), None  # later: results of experts, by the layer behind which they are added
-    streams = first_streams(config, weights, x, rounding)
+    streams, handed = first_streams(config, weights, x, rounding), None
     for i, layer in enumerate(config.layers):
         own = of_layer(config, weights, i)
         if layer.aside:
@@ -121,14 +122,18 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
         if layer.mamba2:
             y = y + layer.mamba2.out_scale * mamba2(layer.mamba2, own, normed, config.norm_eps, rounding)
         mixed = x + config.residual_scale * norm(config, own, "post_attention_norm", y, rounding)
+        mixed = merged(own, "attention", x, y, rounding) if config.merges else mixed
         if config.alt_up:
             mixed = (mixed + laurel(config, own, normed, rounding)) / math.sqrt(2)
         normed = gated_norm(config, own, "pre_mlp", x if config.parallel_residual else mixed, rounding)
         x = normed if config.norm_residual == "all" else mixed
+        if isinstance(layer.feed_forward, Experts) and layer.feed_forward.router:
+            own["logits"], handed = routed(config, layer.feed_forward, own, normed, handed, rounding)
         y = feed_forward(config, layer, own, mixed, normed, rounding, before)
         if isinstance(layer.feed_forward, Experts) and layer.feed_forward.behind:
             later[i + layer.feed_forward.behind], y = y, np.zeros_like(x)
-        x = x + config.residual_scale * norm(config, own, "post_mlp_norm", y, rounding) + later.get(i, 0.0)
+        added = x + config.residual_scale * norm(config, own, "post_mlp_norm", y, rounding) + later.get(i, 0.0)
+        x = merged(own, "mlp", x, y, rounding) if config.merges else added
         if layer.feed_forward and per_layer is not None:
             x, streams = with_own_embedding(config, own, x, streams, per_layer[:, i], rounding)
         x, beside = x * own.get("scalar", 1.0), np.zeros_like(x)
@@ -221,6 +226,8 @@ def embedded(
 ) -> Array:
     """The rows of the embedding, with those of token types and positions."""
     x = weights["embed"][tokens] * config.embedding_scale
+    if config.merges:
+        x = (x + weights["embed_merge"][config.hidden :]) * weights["embed_merge"][: config.hidden]
     if config.token_types:
         x = x + weights["types"][((positions >= second) & (second > 0)).astype(int)]
     if config.learned_positions:
@@ -258,6 +265,8 @@ def attention(
         q, k, v = (np.clip(a, -config.qkv_clip, config.qkv_clip) for a in (q, k, v))
     if config.qk_norm == "full":
         q, k = norm(config, w, "q_norm", q, e), norm(config, w, "k_norm", k, e)
+    if layer.convolved:
+        q, k, v = convolved_heads(config, layer, w, q, k, v, e)
     q, k, v = (a.reshape(len(x), -1, n) for a, n in ((q, head_dim), (k, head_dim), (v, layer.value_dim or head_dim)))
     if config.v_norm:
         v = norm(replace(config, norm_weight=False), {}, "v_norm", v, e)
@@ -449,13 +458,14 @@ def experts(
     """
     routing = x if before is None or not own.ahead else before
     table = w["experts_by_token"].reshape(-1, own.active)[list(tokens)].astype(int) if own.by_token else None
-    chosen, weights = routes(own, routing @ w["router"].T + w.get("router.bias", 0.0), w.get("correction"), table)
+    logits = w["logits"] if own.router else routing @ w["router"].T + w.get("router.bias", 0.0)
+    chosen, weights = routes(own, logits, w.get("correction"), table)
     one = FeedForward(own.width, own.activation, own.gated, own.bias, limit=own.limit, gate_limit=own.gate_limit)
     each = each_expert(own, w)
     y = np.zeros_like(x)
     for token, expert in np.ndindex(chosen.shape):
         if chosen[token, expert] >= own.count:
-            y[token] += weights[token, expert] * x[token]
+            y[token] += 0 if own.skips else weights[token, expert] * x[token]
             continue
         mine = each[chosen[token, expert]]
         before, after = (weights[token, expert], 1.0) if own.scales_input else (1.0, weights[token, expert])

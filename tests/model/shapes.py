@@ -6,16 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from forearm.model.families.config import (
-    Attention,
-    Dense,
-    Experts,
-    FeedForward,
-    LatentAttention,
-    Layer,
-    ModelConfig,
-    Rope,
-)
+from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, Layer, ModelConfig, Rope
+from forearm.model.families.encoders.dense import Dense
 from forearm.model.families.recurrences import (
     AltUp,
     BlockIndexer,

@@ -78,7 +78,7 @@ def candidates(line: Sequence[str], commands: Commands) -> list[str]:
         elif begun.startswith("-"):
             found = [flag for line in shown for flag in re.findall(r"(?<!\S)--[\w-]+", line.split("   ")[0])]
         elif before[0] in _TAKES_MODEL:
-            from forearm.model.checkpoint.short_names import SHORT_NAMES
+            from forearm.model.gguf.short_names import SHORT_NAMES
 
             found = tuple(SHORT_NAMES)
     return sorted({word for word in found if word.startswith(begun)})

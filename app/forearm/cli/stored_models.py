@@ -17,7 +17,7 @@ from forearm.config.settings import hub_id
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.hub import find_model, local_model
-from forearm.model.checkpoint.short_names import full_name
+from forearm.model.gguf.short_names import full_name
 from forearm.model.pooling.plan import PoolingAsked
 from forearm.model.pooling.pooling import pooling_plan
 

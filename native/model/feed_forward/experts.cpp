@@ -22,7 +22,7 @@ Operand from_row(Operand rows, int64_t row, int64_t groups) {
 
 }  // namespace
 
-Experts::Experts(const Weights& weights, Step& step) : weights_(weights), step_(step) {
+Experts::Experts(const Weights& weights, Step& step) : weights_(weights), step_(step), router_(weights, step) {
   const Config& c = step.config;
   for (size_t i = 0; i < c.layers.size(); ++i) {
     LayerMatrices& own = layers_.emplace_back();
@@ -32,7 +32,7 @@ Experts::Experts(const Weights& weights, Step& step) : weights_(weights), step_(
     const auto up_columns = [](const FeedForwardKind& f) { return f.gated ? 2 * round_up(f.width, kPanel) : f.width; };
     const FeedForwardKind& each = *c.layers[i].feed_forward;
     const int64_t columns = experts.shared_gate ? experts.gate_column() + kPanel : experts.choices();
-    own.router = &weights.linear(layer + "router", columns, c.hidden);
+    if (!experts.router_rank) own.router = &weights.linear(layer + "router", columns, c.hidden);
     own.up = &weights.linear(layer + "experts.up", up_columns(each), c.hidden, experts.count);
     own.down = &weights.linear(layer + "experts.down", c.hidden, each.width, experts.count);
     if (!experts.shared) continue;
@@ -51,7 +51,8 @@ int64_t Experts::phases(const Config& c, int64_t step_tokens) {
   for (const LayerKind& layer : c.layers) {
     if (!layer.experts) continue;
     const int64_t rows = expert_block_rows(*layer.experts, step_tokens);
-    most = std::max(most, kRows + kBlock * ((step_tokens + rows - 1) / rows));
+    const int64_t router = layer.experts->router_rank ? RouterMlp::kPhases : 0;
+    most = std::max(most, kRows + router + kBlock * ((step_tokens + rows - 1) / rows));
   }
   return most;
 }
@@ -113,6 +114,7 @@ void Experts::add_shared(StepWalk& w, size_t layer, const Operand& shared) {
 
 // Multiplies all rows with the router, and with the first half of the shared expert.
 void Experts::multiply_router(StepWalk& w, size_t layer, const Norm* add) {
+  if (kind(layer).router_rank) return router_.apply(w, layer, add, weights_.norms(layer).pre_mlp);
   const LayerMatrices& own = layers_[layer];
   const LayerNorms& norms = weights_.norms(layer);
   GemmTask task{};
@@ -169,6 +171,8 @@ void Experts::route(const StepWalk& w, const Block& block, Range rows) const {
     look_up(block, rows);
   else
     step_.kernel.route(task);
+  for (int64_t i = rows.begin * task.slots; i < rows.end * task.slots && k.skips; ++i)
+    if (task.chosen[i] >= k.count) task.weights[i] = 0.0f;
   const std::vector<float>& scale = weights_.expert_scale(block.layer);
   for (int64_t i = rows.begin * task.slots; i < rows.end * task.slots && k.apart; ++i)
     task.weights[i] *= scale[static_cast<size_t>(task.chosen[i])];

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "model/feed_forward/expert_rows.h"
+#include "model/feed_forward/router_mlp.h"
 #include "model/step/step.h"
 
 namespace forearm {
@@ -64,6 +65,7 @@ class Experts {
 
   const Weights& weights_;
   Step& step_;
+  RouterMlp router_;
   std::vector<LayerMatrices> layers_;
   std::vector<RowsByExpert> sorted_;  // by member
   std::vector<float> ones_;           // weights of results whose inputs were multiplied with them

@@ -52,6 +52,11 @@ void check_streams(const Config& c) {
         !std::all_of(c.layers.begin(), c.layers.end(), plain))
       refuse("several residual streams need an embedding of each layer, norms around attention and feed-forward");
   }
+  const auto merged = [](const LayerKind& layer) { return layer.mixes() && layer.feed_forward; };
+  if (c.merges && (!c.norms_before() || c.some_norm_after() || c.norm_residual != NormResidual::none || c.hyper ||
+                   c.parallel_residual || c.asides() || c.modules || c.adds_later() || c.alt_up || c.layer_scalar ||
+                   c.residual_scale != 1.0f || !std::all_of(c.layers.begin(), c.layers.end(), merged)))
+    refuse("residuals that are scaled need layers of two halves, with norms before each half alone");
   in_range("rank of the gates of norms", c.norm_gates, 0, c.hidden);
   if (c.norm_gates && (!c.norms_before() || c.some_norm_after() || c.norm_residual != NormResidual::none || c.hyper ||
                        c.parallel_residual || c.asides() || c.modules || c.adds_later() || !c.norm_weight))

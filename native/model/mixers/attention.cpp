@@ -15,6 +15,7 @@ Attention::Attention(const Weights& weights, const KvBlocks& kv, const States& s
       kv_(kv),
       step_(step),
       indexer_(weights, kv, states, step),
+      convolved_(weights, states, step),
       shape_of_(config_.layers.size()) {
   int64_t most_units = 0;
   for (size_t i = 0; i < config_.layers.size(); ++i) {
@@ -115,12 +116,13 @@ void Attention::project_qkv(StepWalk& w, size_t layer, const Operand& in) {
   task.scale = 1.0f;
   task.out = step_.scratch.mixer_in;
   const Linear& qkv = *layers_[layer].qkv;
-  if (config_.qk_norm != QkNorm::full)
+  if (config_.qk_norm != QkNorm::full && !convolved_.has(layer))
     return step_.multiply(w, qkv, task, [this, layer](Range rows, int64_t row_block, Range columns) {
       finish_columns(layer, rows, row_block, columns);
     });
   step_.multiply(w, qkv, task);
-  step_.barrier(w);  // the norm is over all heads of a row
+  step_.barrier(w);  // the norm is over all heads of a row, the convolutions over rows
+  if (convolved_.has(layer)) convolved_.finish(w, layer, qkv);
   finish_heads(layer, step_.mine(w, tokens), {0, shape(layer).heads.heads}, {0, shape(layer).heads.kv_heads});
 }
 

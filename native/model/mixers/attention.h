@@ -9,6 +9,7 @@
 #include "model/cache/kv_cache.h"
 #include "model/mixers/block_indexer.h"
 #include "model/mixers/distance_embeddings.h"
+#include "model/mixers/recurrent/convolved_heads.h"
 #include "model/step/step.h"
 
 namespace forearm {
@@ -16,7 +17,7 @@ namespace forearm {
 class Attention {
  public:
   // Phases handed out task by task: rows and multiplication twice, and attention.
-  static constexpr int64_t kPhases = 5 + BlockIndexer::kPhases;
+  static constexpr int64_t kPhases = 5 + BlockIndexer::kPhases + ConvolvedHeads::kPhases;
 
   // All arguments must outlive this. Throws std::invalid_argument if a layer's matrix is missing or has a wrong size.
   Attention(const Weights& weights, const KvBlocks& kv, const States& states, Step& step);
@@ -78,6 +79,7 @@ class Attention {
   std::vector<std::vector<float>> biases_;  // DistanceBias::values of all layers or of each; empty: not spread yet
   std::optional<DistanceEmbeddings> distances_;
   BlockIndexer indexer_;
+  ConvolvedHeads convolved_;
   std::vector<LayersOfShape> shapes_;
   std::vector<size_t> shape_of_;                      // by layer: an index into shapes_
   std::optional<AttentionPlan> last_plan_;            // for the last layer, if it attends

@@ -71,6 +71,7 @@ void Step::make_rows(const StepWalk& w, const Source& source, Range rows, const 
 // Computes residual += scale * norm(projected), or without the norm if it has no weights, and then multiplies the
 // residual with the layer's scalar.
 void Step::add_projected(const Norm& norm, Range rows) {
+  if (!norm.merge.empty()) return merge_projected(norm.merge.data(), rows);
   for (int64_t r = norm.if_there() ? rows.end : rows.begin; r < rows.end; ++r)
     for (int64_t i = 0; i < config.hidden; ++i) residual_row(r)[i] += config.residual_scale * projected_row(r)[i];
   if (!norm.if_there()) return;
@@ -80,6 +81,17 @@ void Step::add_projected(const Norm& norm, Range rows) {
   for (const float scale : norm.stream_scale)
     for (int64_t r = rows.begin; r < rows.end; ++r)
       for (int64_t i = 0; i < config.hidden; ++i) residual_row(r)[i] *= scale;
+}
+
+// Computes residual = (projected + bias) * scale + (residual + bias) * scale, with vectors for each.
+void Step::merge_projected(const float* merge, Range rows) {
+  const int64_t n = config.hidden;
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    float* x = residual_row(r);
+    const float* y = projected_row(r);
+    for (int64_t i = 0; i < n; ++i)
+      x[i] = (y[i] + merge[n + i]) * merge[i] + (x[i] + merge[3 * n + i]) * merge[2 * n + i];
+  }
 }
 
 void Step::normalize(const Norm& norm, const float* x, int64_t stride, Range rows, const Operand& out) {

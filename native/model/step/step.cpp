@@ -84,6 +84,8 @@ void Step::keep_logit_rows(StepWalk& w) {
   if (config.adds_later()) keep(scratch.projected, config.hidden);
   if (const auto& experts = config.layers.back().experts; experts && experts->ahead)
     keep(scratch.router, experts->count);
+  if (const auto& experts = config.layers.back().experts; experts && experts->router_rank)
+    keep(scratch.router_state, experts->router_rank);
 }
 
 void Step::gate(const StepWalk& w, GatedNormTask task, bool logits_alone) const {

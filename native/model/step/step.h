@@ -161,6 +161,7 @@ class Step {
   };
 
   void clear_counters(int member, int64_t first_phase);
+  void merge_projected(const float* merge, Range rows);
   void normalize(const Norm& norm, const float* x, int64_t stride, Range rows, const Operand& out);
   static float* row_of(const Operand& rows, int64_t row) { return static_cast<float*>(rows.data) + row * rows.stride; }
   Operand prepare(StepWalk& w, const Source& source, const Matrix& matrix);

@@ -53,6 +53,13 @@ void Weights::declare_scan(size_t layer, const SelectiveScanKind& kind) {
   if (kind.norm_weights) declare_vector(prefix + "scan_norm", own.norm, norms, {norms, {}});
 }
 
+void Weights::declare_convolved(const Config& c, size_t layer, const ConvolvedKind& kind) {
+  const HeadShape heads = c.head_shape(layer);
+  declare_convolution(layer, kind.taps, (heads.heads + heads.kv_heads) * heads.head_dim, true);
+  declare_vector("layers." + std::to_string(layer) + ".key_scale", convolutions_[layer].key_scale, heads.kv_heads,
+                 {heads.kv_heads, {}});
+}
+
 void Weights::declare_rg_lru(size_t layer, const RgLruKind& kind) {
   declare_convolution(layer, kind.taps, kind.inner, true);
   const std::string name = "layers." + std::to_string(layer) + ".lru_rate";

@@ -26,6 +26,7 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
       corrections_(c.layers.size()),
       expert_scales_(c.layers.size()),
       sinks_(c.layers.size()),
+      router_states_(c.layers.size()),
       alt_ups_(c.layers.size()),
       ngrams_(c.layers.size()),
       entry_biases_(2 * c.layers.size()),
@@ -50,6 +51,7 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
       declare_vector(layer + "experts_by_token", by_token_[i], values, {values, {}});
       vectors_.at(layer + "experts_by_token").below = experts->count;
     }
+    if (const auto& experts = c.layers[i].experts; experts && experts->router_rank) declare_router(c, i);
     if (const auto* own = c.layers[i].mixer_as<CompressedKind>()) declare_compressed(c, i, *own);
     if (const auto& own = c.layers[i].feed_forward; own && own->activation == Activation::xielu)
       declare_vector("layers." + std::to_string(i) + ".xielu", xielus_[i], 4, {4, {}});
@@ -68,6 +70,8 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
     if (const auto* own = c.layers[i].mixer_as<LightningKind>()) declare_lightning(i, *own);
     if (const auto* own = c.layers[i].mixer_as<SelectiveScanKind>()) declare_scan(i, *own);
     if (const auto* own = c.layers[i].mixer_as<RgLruKind>()) declare_rg_lru(i, *own);
+    if (const auto* own = c.layers[i].mixer_as<AttentionKind>(); own && own->convolved)
+      declare_convolved(c, i, *own->convolved);
   }
   if (c.distance_embeddings()) {
     declare_norm(c, "distance_norm", distance_norm_, c.hidden, c.layer_norm && c.norm_bias);
@@ -82,6 +86,7 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
   if (c.final_norm && !c.modules) declare_norm(c, "final_norm", final_norm_, c.hidden, final_bias);
   if (c.head_dense) declare_norm(c, "head_dense.norm", head_norm_, c.hidden, c.layer_norm && c.norm_bias);
   if (c.embed_norm) declare_norm(c, "embed_norm", embed_norm_, c.hidden, c.layer_norm && c.norm_bias);
+  if (c.merges) declare_vector("embed_merge", embed_merge_, 2 * c.hidden, {2 * c.hidden, {}});
   if (c.per_layer) declare_norm(c, "per_layer_norm", per_layer_norm_, c.per_layer->width, false);
   for (size_t i = 0; i < c.dense.size(); ++i)
     if (c.dense[i].norm)
@@ -158,6 +163,10 @@ void Weights::declare_norms(const Config& c, size_t layer) {
   if (c.per_layer) declare_norm(c, prefix + "per_layer_norm", norms.per_layer, c.hidden, false);
   Norm& last = c.per_layer ? norms.per_layer : norms.post_mlp;
   if (c.layer_scalar) declare_vector(prefix + "scalar", last.stream_scale, 1, {1, {}});
+  if (c.merges) {
+    declare_vector(prefix + "attention_merge", norms.post_attention.merge, 4 * c.hidden, {4 * c.hidden, {}});
+    declare_vector(prefix + "mlp_merge", norms.post_mlp.merge, 4 * c.hidden, {4 * c.hidden, {}});
+  }
   if (c.qk_norm == QkNorm::none || !c.layers[layer].mixer_as<AttentionKind>()) return;
   const HeadShape own = c.head_shape(layer);
   const bool one = c.qk_norm == QkNorm::head;
@@ -223,6 +232,14 @@ void Weights::declare_compressed(const Config& c, size_t layer, const Compressed
   };
   if (kind.ratio) entries("entry", false, c.head_dim, norms.entry);
   if (kind.chosen) entries("index", true, kind.index_dim, norms.index);
+}
+
+void Weights::declare_router(const Config& c, size_t layer) {
+  const std::string prefix = "layers." + std::to_string(layer) + ".";
+  const ExpertsKind& kind = *c.layers[layer].experts;
+  declare_norm(c, prefix + "router_norm", layers_[layer].router, kind.router_rank, false);
+  if (kind.router_follows)
+    declare_vector(prefix + "router_state", router_states_[layer], kind.router_rank, {kind.router_rank, {}});
 }
 
 void Weights::declare_norm(const Config& c, const std::string& name, Norm& norm, int64_t n, bool with_bias) {

@@ -32,8 +32,10 @@ struct Norm {
   bool gated = false;        // GatedNorms has written what stands behind it to Scratch::gated
   // [1]: after the norm's output was added to the residual, the residual is multiplied with it; empty: it is not.
   std::vector<float> stream_scale;
+  // [4][hidden]: in place of a norm, scale and bias of a result, and of the residual that it is added to (ZAYA1).
+  std::vector<float> merge;
 
-  const Norm* if_there() const { return weight.empty() ? nullptr : this; }
+  const Norm* if_there() const { return weight.empty() && merge.empty() ? nullptr : this; }
 };
 
 struct LayerNorms {
@@ -46,6 +48,7 @@ struct LayerNorms {
 struct Convolution {
   std::vector<float> taps;  // [width][channels]
   std::vector<float> bias;  // [channels]; empty: none
+  std::vector<float> key_scale;  // [kv_heads], of ConvolvedHeads
 };
 
 // The vectors of a recurrence and of the norm behind it (Mamba2Task, DeltaGatesTask, GatedNormTask).
@@ -118,6 +121,11 @@ class Weights {
   Xielu xielu(size_t layer) const;
   // What is added to the scores of a layer's experts when they are chosen, [experts]; empty: nothing.
   const std::vector<float>& correction(size_t layer) const { return corrections_[layer]; }
+  // Of a layer's RouterMlp: the norm, [router_rank], and what multiplies the state of the layer before.
+  const Norm& router_norm(size_t layer) const { return layers_[layer].router; }
+  const std::vector<float>& router_state(size_t layer) const { return router_states_[layer]; }
+  // Scale and bias of the embedding's rows, [2][hidden], with Config::merges.
+  const std::vector<float>& embed_merge() const { return embed_merge_; }
   // Factors of the weights of a layer's experts, [experts]; empty: none.
   const std::vector<float>& expert_scale(size_t layer) const { return expert_scales_[layer]; }
   // One more logit for each head in the denominator of a layer's softmax, [heads]; empty: none.
@@ -190,6 +198,8 @@ class Weights {
   void declare_lightning(size_t layer, const LightningKind& kind);
   void declare_scan(size_t layer, const SelectiveScanKind& kind);
   void declare_rg_lru(size_t layer, const RgLruKind& kind);
+  void declare_convolved(const Config& config, size_t layer, const ConvolvedKind& kind);
+  void declare_router(const Config& config, size_t layer);
   void declare_norm(const Config& config, const std::string& name, Norm& norm, int64_t n, bool with_bias);
   void declare_vector(const std::string& name, std::vector<float>& values, int64_t padded, Place place);
   void place_matrices();
@@ -203,7 +213,8 @@ class Weights {
   std::map<std::string, Linear> linears_;
   std::vector<LayerNorms> layers_;
   std::vector<std::vector<float>> xielus_;  // alpha of positive x, of negative x, beta, limit
-  std::vector<std::vector<float>> corrections_, expert_scales_, sinks_;
+  std::vector<std::vector<float>> corrections_, expert_scales_, sinks_, router_states_;
+  std::vector<float> embed_merge_;
   std::vector<AltUpVectors> alt_ups_;
   std::vector<HyperVectors> hypers_;
   std::vector<NgramVectors> ngrams_;

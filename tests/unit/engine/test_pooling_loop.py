@@ -20,7 +20,7 @@ from forearm.engine.metrics.step_trace import StepTrace
 from forearm.engine.pooling import PoolingStepper, PoolingTerms, finish_vector
 from forearm.engine.scheduler import StepLimits
 from forearm.errors import EngineFailed
-from forearm.model.families.config import Dense
+from forearm.model.families.encoders.dense import Dense
 from forearm.model.pooling.plan import PoolingPlan, Task
 from forearm.model.pooling.token_heads import TokenHead
 

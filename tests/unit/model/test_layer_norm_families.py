@@ -10,7 +10,8 @@ import pytest
 from tests.unit.model.test_families import folder_of
 
 from forearm.errors import ConfigError
-from forearm.model.families.config import Attention, Dense, Experts, FeedForward, ModelConfig
+from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig
+from forearm.model.families.encoders.dense import Dense
 from forearm.model.families.families import read_config
 from forearm.model.families.matrices import matrices
 

@@ -8,10 +8,10 @@ import pytest
 
 from forearm.errors import ConfigError
 from forearm.model.checkpoint import hub
-from forearm.model.checkpoint.short_names import SHORT_NAMES, full_name
 from forearm.model.families.encoders.encoders import ENCODERS
 from forearm.model.families.families import FAMILIES
 from forearm.model.gguf.gguf_architectures import ARCHITECTURES
+from forearm.model.gguf.short_names import SHORT_NAMES, full_name
 
 GIB = 1 << 30
 

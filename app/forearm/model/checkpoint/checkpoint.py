@@ -259,6 +259,8 @@ def _match(
 def _fitting(tensor: StoredTensor, expected: tuple[int, ...], part: TensorPart) -> StoredTensor:
     """Return a float tensor as a vector or matrix. Raises: ConfigError if it has another shape or is quantized."""
     shape, columns, transposed = tensor.shape or (1,), 0, part.transposed
+    if part.joined and len(shape) == 3:
+        shape = (shape[0], shape[1] * shape[2])
     # Qwen3-VL's experts are columns on the hub, and rows in what transformers 5 writes.
     if len(shape) == 3 and shape[1] != expected[-1] == shape[2]:
         transposed = False

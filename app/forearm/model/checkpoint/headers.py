@@ -22,8 +22,8 @@ from urllib.request import getproxies
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.hub import IGNORED, explained, find_file, gguf_patterns, local_model, no_safetensors
 from forearm.model.checkpoint.shards import MAX_HEADER_BYTES, StoredTensor, read_tensors
-from forearm.model.checkpoint.short_names import full_name
 from forearm.model.gguf.gguf import read_gguf, read_gguf_file
+from forearm.model.gguf.short_names import full_name
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoFile

@@ -13,8 +13,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from forearm.errors import ConfigError
-from forearm.model.checkpoint.short_names import full_name, nearest
 from forearm.model.families.keys import check_regular
+from forearm.model.gguf.short_names import full_name, nearest
 
 DEMO_MODEL = Path(__file__).resolve().parents[2] / "demo_model"
 

@@ -10,13 +10,13 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from forearm.errors import ConfigError
-from forearm.model.checkpoint.tensor_part import TensorPart
-from forearm.model.checkpoint.vector_names import VECTORS, layer_name, norm_vectors, stored_at, vectors
+from forearm.model.checkpoint.mixer_names import heads_of
+from forearm.model.checkpoint.tensor_part import TensorPart, norm_vectors
+from forearm.model.checkpoint.vector_names import VECTORS, layer_name, stored_at, vectors
 from forearm.model.families.config import Experts, LatentAttention, ModelConfig
 from forearm.model.families.indexed import deepseek_v4, qwen4_exp
 from forearm.model.families.matrices import matrices
 from forearm.model.families.matrix_spec import MatrixPart, MatrixSpec
-from forearm.model.families.recurrences import RgLru
 from forearm.model.families.recurrent.delta import as_computed
 
 # Prefixes of a model's tensors: a causal model, multimodal ones (transformers 5, then 4), encoders, a bare model.
@@ -78,7 +78,7 @@ def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collecti
     row, last = 0, ""
     for part in spec.parts if spec.experts > 1 else ():
         own = config.layers[int(part.name.split(".")[1])].feed_forward
-        zeros = own.zeros if isinstance(own, Experts) else 0
+        zeros = own.zeros if isinstance(own, Experts) and not own.skips else 0
         yield from _experts(spec, part, f"{prefix}{_stored(config, part)}", stored, zeros)
     for part in spec.parts if spec.experts == 1 else ():
         module, _, place = f"{prefix}{_stored(config, part)}".rstrip("]").partition("[")
@@ -91,8 +91,8 @@ def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collecti
             for tensor, first, rows in qwen4_exp.shards(module, part.rows, stored):
                 yield TensorPart(part.name, tensor, (rows, spec.k), at=first, matrix=spec.name)
             continue
-        if ":" in place:
-            yield from _pieces(part, module, place, spec)
+        if ":" in place or "," in place:
+            yield from (_pieces if ":" in place else _tensors)(part, module, place, spec)
             continue
         if place == "halves":
             yield from _halves(part, module, config.head_dim, spec)
@@ -156,6 +156,15 @@ def _pieces(part: MatrixPart, module: str, place: str, spec: MatrixSpec) -> Iter
             yield TensorPart(f"{part.name}.bias", f"{module}.bias", (rows,), row, at, of_rows)
 
 
+def _tensors(part: MatrixPart, module: str, place: str, spec: MatrixSpec) -> Iterator[TensorPart]:
+    """Yield a part made of equal tensors, with their biases: `place` has the ends of their names, with commas."""
+    rows = part.rows // len(place.split(","))
+    for i, end in enumerate(place.split(",")):
+        yield TensorPart(part.name, f"{module}{end}.weight", (rows, spec.k), at=i * rows, matrix=spec.name)
+        if spec.bias:
+            yield TensorPart(f"{part.name}.bias", f"{module}{end}.bias", (rows,), at=i * rows)
+
+
 def _halves(part: MatrixPart, module: str, head_dim: int, spec: MatrixSpec) -> Iterator[TensorPart]:
     """Yield both halves of each head's rows, with their biases: in the tensor, their rows alternate."""
     rows = head_dim // 2
@@ -182,10 +191,9 @@ def _heads(config: ModelConfig, spec: MatrixSpec, prefix: str) -> Iterator[Tenso
     """
     part, layer = spec.parts[0], int(spec.name.split(".")[1])
     own = config.layers[layer].mixer
-    if isinstance(own, RgLru):
-        yield from _gates(spec, f"{prefix}{_stored(config, part)}")
+    if not isinstance(own, LatentAttention):
+        yield from heads_of(own, spec, f"{prefix}{_stored(config, part)}")
         return
-    assert isinstance(own, LatentAttention)
     module, _, place = _stored(config, part).partition("[")
     tensor = f"{prefix}{module}.weight"
     keys, a_head, heads = part.key == "k_up", own.plain + own.value, config.heads_of(own)[0]
@@ -194,15 +202,6 @@ def _heads(config: ModelConfig, spec: MatrixSpec, prefix: str) -> Iterator[Tenso
     for head in range(0 if place else heads):
         first, at, of_rows = head * a_head + (0 if keys else own.plain), head * part.rows, heads * a_head
         yield TensorPart(part.name, tensor, (part.rows, spec.k), first, at, of_rows, spec.name, turned=keys)
-
-
-def _gates(spec: MatrixSpec, name: str) -> Iterator[TensorPart]:
-    """Yield each head's rows of a gate of an RG-LRU, whose weight is [heads, k, rows], and their biases."""
-    part = spec.parts[0]
-    for row in range(0, spec.experts * part.rows, part.rows):
-        shape = (part.rows, spec.k)
-        yield TensorPart(part.name, f"{name}_weight", shape, row, row, matrix=spec.name, transposed=True)
-        yield TensorPart(f"{part.name}.bias", f"{name}_bias", shape[:1], row, row)
 
 
 def _fused_experts(config: ModelConfig, prefix: str, stored: Collection[str]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,8 @@ class TensorPart:
     first row. matrix: the packed matrix that the rows go into; empty for a vector. transposed: floats are stored as
     [k, rows], for each expert if there are experts. turned: the tensor's rows are columns of the executor's matrix,
     so there are shape[1] of them, from `row` on. negative_exp: the tensor holds -exp of the vector. factor: multiplies
-    the tensor's values. whole: the vector's values are whole numbers, which the tensor may hold as such.
+    the tensor's values. whole: the vector's values are whole numbers, which the tensor may hold as such. joined: a row
+    is a matrix in the tensor, as in the weight of a convolution.
     """
 
     name: str
@@ -36,6 +37,7 @@ class TensorPart:
     negative_exp: bool = False
     factor: float = 1.0
     whole: bool = False
+    joined: bool = False
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
@@ -64,3 +66,17 @@ def stored_shape(sharing: Sequence[TensorPart]) -> tuple[int, ...]:
     known = [part.of_rows for part in sharing if part.of_rows is not None]
     rows = known[0] if known else sum(part.stored_shape[0] for part in sharing)
     return rows, *sharing[0].stored_shape[1:]
+
+
+def norm_vectors(name: str, at: str, width: int, bias: bool, heads: int = 1) -> Iterator[TensorPart]:
+    """Yield a norm's vectors, which two norms may share. {head} in `at` stands for the number of one of `heads`.
+
+    "[heads]" behind it: it is one norm, which all of them have.
+    """
+    module = at.removesuffix("[heads]")
+    own = heads if module != at or "{head}" in at else 1
+    for head in range(own):
+        for end, there in ((".weight", True), (".bias", bias)):
+            stored, target = f"{module.replace('{head}', str(head))}{end}", name + end.removeprefix(".weight")
+            if there:
+                yield TensorPart(target, stored, (width // own,), at=head * width // own, of_rows=width // own)

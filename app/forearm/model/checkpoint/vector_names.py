@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from forearm.model.checkpoint.tensor_part import TensorPart
-from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, Layer, ModelConfig
+from forearm.model.checkpoint.mixer_names import states
+from forearm.model.checkpoint.tensor_part import TensorPart, norm_vectors
+from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig
 from forearm.model.families.recurrences import (
     CompressedAttention,
-    GatedDelta,
-    Lightning,
-    Mamba2,
-    RgLru,
-    SelectiveScan,
-    ShortConv,
 )
 
 # Executor's name (_native.pyi) -> Llama's name. ModelConfig.names overrides entries, for all layers or for a single one
@@ -44,7 +39,9 @@ VECTORS = {
     "compressed_index_norm": "self_attn.compressor.indexer.kv_norm",
     "index_q_norm": "self_attn.index_q_norm", "index_norm": "self_attn.index_k_norm",  # of chosen blocks
     "hyper_attention": "attn_hc.{part}", "hyper_mlp": "ffn_hc.{part}", "hyper_head": "hc_head.hc_{part}",
+    "router_mlp": "mlp.gate",
 }  # fmt: skip
+_MERGE = ("hidden_states_scale", "hidden_states_bias", "residual_scale", "residual_bias")
 _NORMS: dict[str, tuple[str, ...]] = {
     "none": (),
     "pre": ("input_norm", "pre_mlp_norm"),
@@ -74,7 +71,7 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
             yield from _latent(config, layer, prefix, names, mixer)
         yield from _feed_forward(config, layer, at, names, feed_forward)
         yield from _streams(config, layer, f"{at}.", names)
-        yield from _states(own_layer, layer, at, names, config.hidden)
+        yield from states(config, own_layer, layer, at, names)
         if isinstance(mixer, CompressedAttention) or (isinstance(mixer, Attention | LatentAttention) and mixer.sinks):
             yield TensorPart(f"{layer}.sinks", f"{at}.{names['sinks']}", (config.heads_of(mixer)[0],))
     yield from _distances(config, prefix, names)
@@ -85,32 +82,6 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
         yield from norm_vectors("embed_norm", f"{prefix}{names['embed_norm']}", config.hidden, biases)
     if config.final_norm and config.norm_weight:
         yield from norm_vectors("final_norm", f"{prefix}{names['final_norm']}", config.hidden, biases)
-
-
-def _states(own: Layer, layer: str, at: str, names: Mapping[str, str], hidden: int) -> Iterator[TensorPart]:
-    """Yield the vectors of a mixer that keeps a state."""
-    mixer = own.mixer
-    if isinstance(mixer, ShortConv):
-        taps = f"{at}.{names['conv']}"
-        yield TensorPart(f"{layer}.conv", f"{taps}.weight", (hidden * mixer.taps,))
-        if mixer.bias:
-            yield TensorPart(f"{layer}.conv.bias", f"{taps}.bias", (hidden,))
-    if mamba2 := own.mamba2:
-        yield from _recurrence(layer, at, names, names["mamba"], _mamba2(mamba2))
-    if isinstance(mixer, SelectiveScan):
-        yield from _scan(layer, at, names, mixer)
-    if isinstance(mixer, RgLru):
-        conv = f"{at}.temporal_block.conv_1d"
-        yield TensorPart(f"{layer}.conv", f"{conv}.weight", (mixer.inner * mixer.taps,))
-        yield TensorPart(f"{layer}.conv.bias", f"{conv}.bias", (mixer.inner,))
-        yield TensorPart(f"{layer}.lru_rate", f"{at}.temporal_block.rg_lru.recurrent_param", (mixer.inner,))
-    if isinstance(mixer, Lightning):
-        yield from norm_vectors(f"{layer}.gate_norm", f"{at}.self_attn.norm", mixer.inner, False)
-    if isinstance(mixer, GatedDelta):
-        apart = "recurrence.conv_q" in names
-        yield from _recurrence(layer, at, names, names["delta"], _delta(mixer, apart))
-        if apart:
-            yield from _convolutions(layer, at, names, mixer)
 
 
 def layer_name(names: Mapping[str, str], layer: int) -> str:
@@ -144,6 +115,11 @@ def _feed_forward(
     """Yield the vectors of experts and activations, and those that end a layer: its scalar, a norm of embeddings."""
     if isinstance(own, Experts) and own.correction:
         yield TensorPart(f"{layer}.correction", f"{at}.{names['correction']}", (own.count + own.zeros,))
+    if isinstance(own, Experts) and own.router:
+        module = names["router_mlp"]
+        yield from norm_vectors(f"{layer}.router_norm", f"{at}.{module}.router_mlp.norm", own.router.rank, False)
+        if own.router.follows:
+            yield TensorPart(f"{layer}.router_state", f"{at}.{module}.router_states_scale", (own.router.rank,))
     if isinstance(own, Experts) and own.by_token:
         table = f"{at}.{names['experts_by_token']}"
         yield TensorPart(f"{layer}.experts_by_token", table, (config.vocab_size * own.active,), whole=True)
@@ -170,6 +146,12 @@ def _streams(config: ModelConfig, layer: str, at: str, names: Mapping[str, str])
 
     Alternating updates have vectors, small matrices among them, and Laurel's norm; hyper-connections have weights.
     """
+    if config.merges:
+        halves = ("attention", "mlp") if layer else ()
+        of = [(f"{layer}.{one}_merge", f"post_{one}_residual_scale.", _MERGE) for one in halves]
+        for name, module, ends in of or [("embed_merge", "input_", _MERGE[:2])]:
+            for i, end in enumerate(ends):
+                yield TensorPart(name, f"{at}{module}{end}", (config.hidden,), at=i * config.hidden)
     if config.alt_up and layer:
         count, hidden = config.alt_up.streams, config.hidden
         sizes = {"norm": hidden, "router": count * hidden, "predict": count**3, "correct": count**2}
@@ -195,57 +177,6 @@ def _streams(config: ModelConfig, layer: str, at: str, names: Mapping[str, str])
         for part, name in (("fn", "project"), ("base", "base"), ("scale", "scale")):
             stored = names[half].replace("{part}", part)
             yield TensorPart(f"{layer}.{half}_{name}".lstrip("."), f"{at}{stored}", (sizes[part],))
-
-
-def _mamba2(own: Mamba2) -> dict[str, int]:
-    """Return the vectors of a layer of Mamba2, with their sizes."""
-    sizes = {"conv": own.channels * own.taps, "dt_bias": own.heads, "a_log": own.heads, "d": own.heads}
-    norm = {"gate_norm": own.inner} if own.norm else {}
-    return sizes | norm | ({"conv.bias": own.channels} if own.conv_bias else {})
-
-
-def _scan(layer: str, at: str, names: Mapping[str, str], own: SelectiveScan) -> Iterator[TensorPart]:
-    """Yield the vectors of Mamba; the norms of dt's latent, b and c, which the executor has as one, come last."""
-    sizes = {"conv": own.inner * own.taps, "a_log": own.inner * own.state_dim, "d": own.inner}
-    sizes |= {"conv.bias": own.inner} if own.conv_bias else {}
-    yield from _recurrence(layer, at, names, names["mamba"], sizes)
-    row = 0
-    for part, size in (("dt", own.dt_rank), ("b", own.state_dim), ("c", own.state_dim)) if own.norm_weights else ():
-        stored = names.get(f"scan_norm.{part}", f"{names['mamba']}.{part}_layernorm")
-        yield TensorPart(f"{layer}.scan_norm", f"{at}.{stored}.weight", (size,), at=row)
-        row += size
-
-
-def _delta(own: GatedDelta, apart: bool) -> dict[str, int]:
-    """Return the vectors of a layer of the gated delta rule, with their sizes, but convolutions that are apart."""
-    conv = {} if apart else {"conv": own.channels * own.taps}
-    return conv | {"dt_bias": own.decays, "a_log": own.value_heads, "gate_norm": own.value_dim}
-
-
-def _convolutions(layer: str, at: str, names: Mapping[str, str], own: GatedDelta) -> Iterator[TensorPart]:
-    """Yield the convolutions of queries, keys and values, which the executor has as one, like some checkpoints."""
-    key, row = own.key_heads * own.key_dim * own.taps, 0
-    joint = names["recurrence.conv_q"] == names["recurrence.conv_k"]
-    for part, size in (("q", key), ("k", key), ("v", own.value_heads * own.value_dim * own.taps)):
-        there = names[f"recurrence.conv_{part}"]
-        yield TensorPart(f"{layer}.conv", f"{at}.{there}", (size,), row if joint else 0, at=row)
-        row += size
-
-
-def _recurrence(
-    layer: str, at: str, names: Mapping[str, str], module: str, vectors: Mapping[str, int]
-) -> Iterator[TensorPart]:
-    """Yield the vectors of a recurrence, which belong to `module` unless `names` has a name of their own."""
-    for name, size in vectors.items():
-        there = names.get(f"recurrence.{name}", f"{module}.{_RECURRENCE[name]}")
-        stored = there.removeprefix("-exp(").removesuffix(")")
-        yield TensorPart(f"{layer}.{name}", f"{at}.{stored}", (size,), negative_exp=stored != there)
-
-
-_RECURRENCE = {
-    "conv": "conv1d.weight", "conv.bias": "conv1d.bias", "dt_bias": "dt_bias", "a_log": "A_log", "d": "D",
-    "gate_norm": "norm.weight",
-}  # fmt: skip
 
 
 def _latent(
@@ -298,17 +229,3 @@ def _head_norms(config: ModelConfig, mixer: Attention, layer: str, at: str) -> I
         size = head_dim * (1 if config.qk_norm == "head" else count)
         stored, bias = f"{at}.{(VECTORS | config.names)[norm]}", config.qk_norm_bias
         yield from norm_vectors(f"{layer}.{norm}", stored, size, bias, count)
-
-
-def norm_vectors(name: str, at: str, width: int, bias: bool, heads: int = 1) -> Iterator[TensorPart]:
-    """Yield a norm's vectors, which two norms may share. {head} in `at` stands for the number of one of `heads`.
-
-    "[heads]" behind it: it is one norm, which all of them have.
-    """
-    module = at.removesuffix("[heads]")
-    own = heads if module != at or "{head}" in at else 1
-    for head in range(own):
-        for end, there in ((".weight", True), (".bias", bias)):
-            stored, target = f"{module.replace('{head}', str(head))}{end}", name + end.removeprefix(".weight")
-            if there:
-                yield TensorPart(target, stored, (width // own,), at=head * width // own, of_rows=width // own)

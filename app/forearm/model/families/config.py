@@ -11,7 +11,16 @@ from forearm.model.families.recurrences import CompressedAttention, Mamba2, Recu
 
 if TYPE_CHECKING:
     from forearm.array_types import Float32Array
-    from forearm.model.families.recurrences import AltUp, BlockIndexer, HashedNgrams, HyperConnections, Indexer
+    from forearm.model.families.encoders.dense import Dense
+    from forearm.model.families.recurrences import (
+        AltUp,
+        BlockIndexer,
+        ConvolvedHeads,
+        HashedNgrams,
+        HyperConnections,
+        Indexer,
+        RouterMlp,
+    )
     from forearm.model.modules.linear_module import LinearModule
 
 # swiglu_oai: gpt-oss's clamped gate * sigmoid(1.702 gate) * (up + 1), only of a gated feed-forward. xielu: Apertus'
@@ -19,7 +28,6 @@ if TYPE_CHECKING:
 Activation = Literal["silu", "gelu_tanh", "gelu_erf", "relu", "relu_squared", "swiglu_oai", "xielu"]
 # around_mlp: before both halves of a layer, and after the feed-forward.
 NormPlacement = Literal["pre", "post", "sandwich", "around_mlp", "none"]
-DenseActivation = Literal["none", "tanh"] | Activation
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,7 @@ class Attention:
     sinks: bool = False
     o_bias: bool = False  # of this layer, where ModelConfig's is false
     blocks: BlockIndexer | None = None  # chooses the keys that are seen; None: all are
+    convolved: ConvolvedHeads | None = None  # makes queries, keys and values of what is projected
 
 
 @dataclass(frozen=True)
@@ -138,7 +147,8 @@ class Experts:
     apart: router, experts and shared feed-forward have norms of their own before them, and the latter two behind them;
     logits are multiplied with hidden ** -0.5, and each expert's weight with a factor (Gemma 4 26B-A4B).
     by_token: a table has the experts of each token, which scores weigh alone (DeepSeek V4's first layers).
-    zeros: further experts that the router chooses from, whose result is their input (LongCat-Flash).
+    zeros: further experts that the router chooses from, whose result is their input (LongCat-Flash); skips: it is 0.
+    router: what chooses experts; None: a matrix.
     behind: the result is added to the residual behind so many further layers, which don't read it; 0: behind this one.
     ahead: the router reads the residual before the layer's mixer, without a norm (SmallThinker).
     """
@@ -171,6 +181,8 @@ class Experts:
     zeros: int = 0
     behind: int = 0
     ahead: bool = False
+    skips: bool = False
+    router: RouterMlp | None = None
 
 
 @dataclass(frozen=True)
@@ -194,23 +206,6 @@ class Layer:
     def mamba2(self) -> Mamba2 | None:
         """Return Mamba2, alone or beside attention; None: the layer has none."""
         return self.mixer if isinstance(self.mixer, Mamba2) else self.beside
-
-
-@dataclass(frozen=True)
-class Dense:
-    """A layer after pooling: activation(W x + bias), followed by a LayerNorm if `norm` names one.
-
-    stored, norm: modules of the checkpoint. rows: if given, W is these rows of the output head, in ascending order (a
-    reranker's tokens "no" and "yes"). head: layers of one head follow each other, the first reads what is pooled.
-    """
-
-    outputs: int
-    stored: str
-    bias: bool = True
-    activation: DenseActivation = "none"
-    norm: str = ""
-    rows: tuple[int, ...] = ()
-    head: int = 0
 
 
 @dataclass(frozen=True)
@@ -261,6 +256,7 @@ class ModelConfig:
     v_norm: bool = False  # values are normalized per head, without weights (Gemma 4)
     sub_norm: bool = False  # RMSNorms of what o and down read, over whole rows (BitNet)
     layer_scalar: bool = False  # the residual is multiplied with a number of the checkpoint at the end of each layer
+    merges: bool = False  # the residual, and what is added to it, get vectors added and are multiplied with vectors
     qkv_clip: float = 0.0  # q, k and v are clamped to this size; 0: not
     per_layer: int = 0  # values that a second embedding of each token has for each layer (Gemma 3n and 4); 0: none
     per_layer_scale: float = 1.0
@@ -286,7 +282,8 @@ class ModelConfig:
     bos_token_id: int | None = None
     # Names of tensors that differ from Llama's, of all layers or a single one (names.py; of experts: _PLACE). Behind a
     # name: "[i]": the i-th of equal parts. "[first:rows:step]": rows in pieces of `rows`, the first at row `first` and
-    # each `step` rows after the one before. "[halves]": the rows of each head's two halves alternate.
+    # each `step` rows after the one before. "[halves]": the rows of each head's two halves alternate. "[_a,_b]": rows
+    # of two tensors, whose names end so.
     names: dict[str, str] = field(default_factory=dict)
     shared: dict[str, str] = field(default_factory=dict)  # matrices that are those of an earlier layer, by name
 
@@ -308,9 +305,8 @@ class ModelConfig:
         latents = [layer.mixer for layer in self.layers if isinstance(layer.mixer, LatentAttention)]
         shares = any(one.indexer and one.indexer.shared for one in latents) or self.per_layer or self.hyper_connections
         mixers = [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention)]
-        own = any(m.shared_from is not None for m in mixers)
-        own = own or any(isinstance(e := layer.feed_forward, Experts) and e.behind for layer in self.layers)
-        own = own or any(layer.aside for layer in self.layers)
+        own = any(m.shared_from is not None for m in mixers) or any(layer.aside for layer in self.layers)
+        own = own or any(isinstance(e := one.feed_forward, Experts) and (e.behind or e.router) for one in self.layers)
         return not (own or shares) and self.norm_residual in (("none",) if self.pooled else ("none", "first"))
 
     @property

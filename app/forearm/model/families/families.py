@@ -34,7 +34,7 @@ from forearm.model.families.encoders.encoders import ENCODERS, modernbert_decode
 from forearm.model.families.indexed import axk2, deepseek_v4, dots3_note, hy_v4, minimax_m3, qwen4_exp
 from forearm.model.families.keys import Keys, read_json, text_part
 from forearm.model.families.own_code.families import OWN_CODE
-from forearm.model.families.recurrent import delta, mamba2, recurrent_gemma, selective_scan, zamba
+from forearm.model.families.recurrent import delta, mamba2, recurrent_gemma, selective_scan, zamba, zaya
 from forearm.model.families.rope import check_rope, with_rope
 from forearm.model.generation import eos_ids, generation_keys
 
@@ -132,12 +132,9 @@ FAMILIES: dict[str, Family] = {
     "qwen3": llama_like.qwen3,
     "phi3": llama_like.phi3,
     "gemma2": gemma.gemma2,
-    "gemma3_text": gemma.gemma3,
-    "gemma3": gemma.gemma3,
-    "gemma3n_text": gemma.gemma3n,
-    "gemma3n": gemma.gemma3n,
-    "gemma4_text": gemma.gemma4,
-    "gemma4": gemma.gemma4,
+    **dict.fromkeys(("gemma3_text", "gemma3"), gemma.gemma3),
+    **dict.fromkeys(("gemma3n_text", "gemma3n"), gemma.gemma3n),
+    **dict.fromkeys(("gemma4_text", "gemma4"), gemma.gemma4),
     "olmo2": post_norm.olmo2,
     "smollm3": llama_like.smollm3,
     "granite": llama_like.granite,
@@ -174,6 +171,7 @@ FAMILIES: dict[str, Family] = {
     "nemotron_h": mamba2.nemotron_h,
     "mamba2": mamba2.mamba2,
     "zamba2": zamba.zamba2,
+    "zaya": zaya.zaya,
     "mamba": selective_scan.mamba,
     "falcon_mamba": selective_scan.falcon_mamba,
     "jamba": selective_scan.jamba,

@@ -21,6 +21,7 @@ from forearm.model.families.recurrences import (
     SelectiveScan,
     ShortConv,
 )
+from forearm.model.families.recurrent import matrices as recurrent
 
 
 def matrices(config: ModelConfig) -> list[MatrixSpec]:
@@ -53,6 +54,10 @@ def matrices(config: ModelConfig) -> list[MatrixSpec]:
             continue
         if isinstance(own, FeedForward):
             found += _up_and_down(config, own, at, "mlp.")
+            continue
+        if own.router:
+            found += recurrent.router_mlp(config, own, at)
+            found += _up_and_down(config, own, f"{at}experts.", "mlp.experts.{expert}.")
             continue
         router = [MatrixPart(f"{at}router", "mlp.gate", own.count + own.zeros)]
         if own.shared_gate:
@@ -161,6 +166,10 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str, aside: bool = False) -> 
         gate = heads if config.head_gates else result
         rows += [("q_gate", "self_attn.q_proj", gate)] if config.attention_gate != "none" else []
         yield joint("qkv", rows, "mixer_in", config.qkv_bias)
+        if own.convolved:
+            part = MatrixPart(f"{at}conv_heads", "self_attn.qkv_proj.conv_qk_grouped", head_dim)
+            k, count = head_dim * own.convolved.head_taps, heads + kv_heads
+            yield MatrixSpec(part.name, (part,), k, "mixer_heads", bias=True, experts=count, active=count)
         yield single(f"{at}o", "self_attn.o_proj", width, result, "mixer_out", config.o_bias or own.o_bias)
     elif isinstance(own, ShortConv):
         yield joint("conv_in", [(f"conv_{n}", "conv.in_proj", width) for n in "bcx"], "mixer_in", own.bias)
@@ -168,7 +177,7 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str, aside: bool = False) -> 
     elif isinstance(own, LatentAttention):
         yield from _latent(config, own, at)
     elif isinstance(own, Lightning):
-        yield from _lightning(config, own, at)
+        yield from recurrent.lightning(config, own, at)
     elif isinstance(own, CompressedAttention):
         yield from _compressed(config, own, at)
     elif isinstance(own, Mamba2):
@@ -176,50 +185,11 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str, aside: bool = False) -> 
         yield joint("mamba_in", [(f"mamba_{n}", "mamba.in_proj", r) for n, r in sizes], "mixer_in", own.bias)
         yield single(f"{at}mamba_out", "mamba.out_proj", width, own.inner, "mixer_out", own.bias)
     elif isinstance(own, SelectiveScan):
-        yield from _scan(config, own, at)
+        yield from recurrent.scan(config, own, at)
     elif isinstance(own, RgLru):
-        yield from _rg_lru(config, own, at)
+        yield from recurrent.rg_lru(config, own, at)
     else:
-        key, value, rank = own.key_heads * own.key_dim, own.value_heads * own.value_dim, own.gate_rank
-        of = "_latent" if rank else ""  # gates of channels are made of latents
-        rows = [(f"delta_{name}", "linear_attn.in_proj_qkv", r) for name, r in (("q", key), ("k", key), ("v", value))]
-        yield joint("delta_in", [*rows, (f"delta_z{of}", "linear_attn.in_proj_z", rank or value)], "mixer_in")
-        rows = [("delta_b", "linear_attn.in_proj_b", own.value_heads)]
-        yield joint("delta_gates", [*rows, (f"delta_a{of}", "linear_attn.in_proj_a", rank or own.decays)], "router")
-        if rank:
-            yield single(f"{at}delta_z", "linear_attn.z_up_proj", value, rank, "mixer_inner")
-            yield single(f"{at}delta_a", "linear_attn.a_up_proj", own.decays, rank, "router")
-        yield single(f"{at}delta_out", "linear_attn.out_proj", width, value, "mixer_out")
-
-
-def _lightning(config: ModelConfig, own: Lightning, at: str) -> Iterator[MatrixSpec]:
-    """Yield the matrices of lightning attention."""
-    joint = tuple(MatrixPart(f"{at}lightning_{name}", "self_attn.qkv_proj", own.inner) for name in "vkq")
-    yield MatrixSpec(f"{at}lightning_in", joint, config.hidden, "mixer_in", config.centred)
-    yield single(f"{at}lightning_gate", "self_attn.output_gate", own.inner, config.hidden, "mixer_in", config.centred)
-    yield single(f"{at}lightning_out", "self_attn.out_proj", config.hidden, own.inner, "mixer_out")
-
-
-def _scan(config: ModelConfig, own: SelectiveScan, at: str) -> Iterator[MatrixSpec]:
-    """Yield the matrices of Mamba: x and gates, then dt's latent, b and c of x, and dt of its latent."""
-    width, sizes = config.hidden, (("latent", own.dt_rank), ("b", own.state_dim), ("c", own.state_dim))
-    joint = tuple(MatrixPart(f"{at}scan_{name}", "mamba.in_proj", own.inner) for name in "xz")
-    select = tuple(MatrixPart(f"{at}scan_{name}", "mamba.x_proj", rows) for name, rows in sizes)
-    yield MatrixSpec(f"{at}scan_in", joint, width, "mixer_in", own.bias or config.centred)
-    yield MatrixSpec(f"{at}scan_select", select, own.inner, "mixer_inner")
-    yield single(f"{at}scan_dt", "mamba.dt_proj", own.inner, own.dt_rank, "mixer_inner", bias=True)
-    yield single(f"{at}scan_out", "mamba.out_proj", width, own.inner, "mixer_out", own.bias)
-
-
-def _rg_lru(config: ModelConfig, own: RgLru, at: str) -> Iterator[MatrixSpec]:
-    """Yield the matrices of an RG-LRU, which all have biases; of the gates each head has one."""
-    joint = tuple(MatrixPart(f"{at}lru_{name}", f"temporal_block.linear_{name}", own.inner) for name in "xy")
-    yield MatrixSpec(f"{at}lru_in", joint, config.hidden, "mixer_in", bias=True)
-    heads, width = own.gate_heads, own.inner // own.gate_heads
-    for name, stored in (("input_gate", "input_gate"), ("recurrence_gate", "recurrent_gate")):
-        part = MatrixPart(f"{at}lru_{name}", f"temporal_block.rg_lru.{stored}", width)
-        yield MatrixSpec(part.name, (part,), width, "mixer_heads", bias=True, experts=heads, active=heads)
-    yield single(f"{at}lru_out", "temporal_block.linear_out", config.hidden, own.inner, "mixer_out", bias=True)
+        yield from recurrent.delta(config, own, at)
 
 
 def _latent(config: ModelConfig, own: LatentAttention, at: str) -> Iterator[MatrixSpec]:

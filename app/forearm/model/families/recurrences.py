@@ -164,6 +164,32 @@ class ShortConv:
 
 
 @dataclass(frozen=True)
+class ConvolvedHeads:
+    """What makes heads of projections (compressed convolutional attention; Figliolia et al. 2025, arXiv:2510.04476).
+
+    Queries and keys go through a convolution of `taps` tokens of each channel, and one of `head_taps` of its results of
+    all channels of a head; both have biases. A query gets the mean of itself and its group's key, as projected, a key
+    the mean of what its queries get. Each head is normalized, without weights, before its rotation; a number of its own
+    multiplies a key head. The second half of values is the one that the token before has projected.
+    """
+
+    taps: int
+    head_taps: int
+
+
+@dataclass(frozen=True)
+class RouterMlp:
+    """A router that is an MLP (Anthony et al. 2025, arXiv:2511.17127; ZAYA1), of `rank` columns.
+
+    A projection of the token, to which, if it follows, that of the layer before is added, scaled; the sum is handed on,
+    normalized, and goes through two layers with GELU and biases, and a matrix.
+    """
+
+    rank: int
+    follows: bool
+
+
+@dataclass(frozen=True)
 class AltUp:
     """Alternating updates (Baykal et al. 2023, arXiv:2301.13310) of `streams` residuals; layers compute the first.
 
@@ -311,4 +337,6 @@ def keeps_state(mixer: object) -> bool:
     """Return True if a mixer keeps a state of each sequence, which is of one position alone."""
     blocks = getattr(mixer, "blocks", None)  # of attention, if it chooses some
     means = isinstance(blocks, BlockIndexer) and blocks.heads > 0
-    return isinstance(mixer, Recurrent) or (isinstance(mixer, CompressedAttention) and mixer.ratio > 0) or means
+    compresses = isinstance(mixer, CompressedAttention) and mixer.ratio > 0
+    convolves = getattr(mixer, "convolved", None) is not None
+    return isinstance(mixer, Recurrent) or compresses or means or convolves

@@ -28,7 +28,7 @@ from forearm.array_types import Float32Array, Int32Array
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.checkpoint.shards import Files, read_tensors
-from forearm.model.families.config import DenseActivation
+from forearm.model.families.encoders.dense import DenseActivation
 from forearm.model.modules.architecture import (
     TRIAL_TOKENS,
     Architecture,

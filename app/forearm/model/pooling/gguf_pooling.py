@@ -9,7 +9,7 @@ import logging
 from pathlib import Path
 
 from forearm.errors import ConfigError
-from forearm.model.families.config import Dense, DenseActivation
+from forearm.model.families.encoders.dense import Dense, DenseActivation
 from forearm.model.families.keys import Keys
 from forearm.model.gguf.gguf import Gguf, read_gguf_file
 from forearm.model.gguf.gguf_pooling import ENCODERS, FIRST, LAST, MEAN, RANK, pooling_kind

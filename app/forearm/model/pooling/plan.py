@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from forearm.model.families.config import Dense
+from forearm.model.families.encoders.dense import Dense
 from forearm.model.pooling.adapters import Adapter
 from forearm.model.pooling.token_heads import TokenHead, lexical_weights
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import StoredTensor, read_tensors, read_torch
-from forearm.model.families.config import Dense, ModelConfig
+from forearm.model.families.config import ModelConfig
+from forearm.model.families.encoders.dense import Dense
 from forearm.model.families.keys import read_json
 from forearm.model.gguf.gguf import is_gguf, read_gguf
 from forearm.model.pooling.adapters import with_adapter

@@ -14,8 +14,8 @@ from typing import Any
 from forearm.config.common import Common
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import read_tensors
-from forearm.model.families.config import Dense, DenseActivation
 from forearm.model.families.decoder import ACTIVATIONS
+from forearm.model.families.encoders.dense import Dense, DenseActivation
 from forearm.model.families.encoders.encoders import ENCODERS
 from forearm.model.families.keys import ROPE, Keys, read_json
 from forearm.model.pooling.adapters import TASK_KEY, Adapter

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from forearm.errors import ConfigError
-from forearm.model.families.config import Dense, DenseActivation
+from forearm.model.families.encoders.dense import Dense, DenseActivation
 from forearm.model.families.keys import Keys, read_json
 
 _ACTIVATIONS: dict[str, DenseActivation] = {

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.shards import read_torch
-from forearm.model.families.config import Dense
+from forearm.model.families.encoders.dense import Dense
 from forearm.model.families.keys import Keys
 
 if TYPE_CHECKING:

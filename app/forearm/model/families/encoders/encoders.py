@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from forearm.model.families import switches
-from forearm.model.families.config import Attention, Dense, FeedForward, Layer, ModelConfig, Rope
+from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig, Rope
 from forearm.model.families.decoder import ACTIVATIONS, FamilyInputs, activation, decoder, positions, sizes
 from forearm.model.families.encoders import bert_like
 from forearm.model.families.encoders.bert_like import MOST_DISTANCE, distance_buckets
+from forearm.model.families.encoders.dense import Dense
 from forearm.model.families.encoders.jina_v2 import jina_v2
 from forearm.model.families.encoders.nomic_moe import nomic_bert_moe
 from forearm.model.families.keys import Keys

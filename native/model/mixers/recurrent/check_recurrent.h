@@ -1,0 +1,56 @@
+// Checks of the sizes of mixers that keep a state.
+#pragma once
+#include <string>
+
+#include "model/config_check.h"
+
+namespace forearm {
+
+inline void check_mamba2(const Mamba2Kind& mamba) {
+  in_range("heads of Mamba2", mamba.heads, 1, 65536);
+  in_range("groups of Mamba2", mamba.groups, 1, mamba.heads);
+  in_range("head_dim of Mamba2", mamba.head_dim, 1, 4096);
+  in_range("state_dim of Mamba2", mamba.state_dim, 1, 4096);
+  in_range("taps of Mamba2", mamba.taps, 2, 64);
+  in_range("channels of Mamba2", mamba.channels(), 1, kLargest);
+  if (mamba.heads % mamba.groups != 0)
+    refuse("the heads of Mamba2 (" + std::to_string(mamba.heads) + ") are not a multiple of its groups (" +
+           std::to_string(mamba.groups) + ")");
+}
+
+inline void check_delta(const GatedDeltaKind& delta) {
+  in_range("key heads of a delta rule", delta.key_heads, 1, 4096);
+  in_range("value heads of a delta rule", delta.value_heads, delta.key_heads, 4096);
+  if (delta.value_heads % delta.key_heads != 0)
+    refuse("value heads (" + std::to_string(delta.value_heads) + ") is not a multiple of key heads (" +
+           std::to_string(delta.key_heads) + ")");
+  in_range("key dimension of a delta rule", delta.key_dim, 1, 4096);
+  in_range("value dimension of a delta rule", delta.value_dim, 1, 4096);
+  in_range("width of a delta rule's convolution", delta.width, 2, 64);
+  in_range("rank of a delta rule's gates", delta.gate_rank, 0, delta.by_channel ? kLargest : 0);
+}
+
+inline void check_rg_lru(const RgLruKind& own) {
+  in_range("channels of an RG-LRU", own.inner, 1, kLargest);
+  in_range("heads of an RG-LRU", own.heads, 1, own.inner);
+  in_range("taps of an RG-LRU", own.taps, 2, 64);
+  if (own.inner % own.heads != 0)
+    refuse("the channels of an RG-LRU (" + std::to_string(own.inner) + ") are not a multiple of its heads (" +
+           std::to_string(own.heads) + ")");
+}
+
+inline void check_convolved(const Config& c, size_t layer) {
+  const auto& kind = *c.layers[layer].mixer_as<AttentionKind>();
+  const HeadShape own = c.head_shape(layer);
+  in_range("taps of the convolution of queries and keys", kind.convolved->taps, 2, 64);
+  in_range("taps of the convolution of heads", kind.convolved->head_taps, 2, 64);
+  in_range("numbers that a head is convolved of", own.head_dim * kind.convolved->head_taps, 1, kLargest);
+  if (own.kv_heads * own.head_dim % 2 != 0)
+    refuse("numbers of all values are " + std::to_string(own.kv_heads * own.head_dim) + "; they must be even");
+  if (!own.values || own.value || own.gates || kind.blocks || kind.unit_qk || c.qk_norm != QkNorm::none || c.v_norm ||
+      c.qkv_clip != 0.0f || c.bidirectional || c.pooled || c.modules || c.layers[layer].beside ||
+      c.layers[layer].aside || !c.distance_buckets.empty())
+    refuse("convolved queries and keys need keys and values of their own, without gates and other norms");
+}
+
+}  // namespace forearm
