@@ -288,6 +288,7 @@ void read_kinds(const py::object& from, Config& c) {
   const auto name = [&from](const char* field) { return from.attr(field).cast<std::string>(); };
   c.norm_placement = placement_of(name("norm_placement"));
   c.norm_gates = from.attr("norm_gates").cast<int64_t>();
+  c.merges = from.attr("merges").cast<bool>();
   c.distance_bias = one_of<DistanceBiasKind>("distance_bias", name("distance_bias"),
                                              {{"shared", DistanceBiasKind::shared},
                                               {"each_layer", DistanceBiasKind::each_layer},
@@ -407,7 +408,6 @@ Config config_of(const py::object& from, const py::object& matrices) {
   read("head_gates", c.head_gates);
   read("v_norm", c.v_norm);
   read("layer_scalar", c.layer_scalar);
-  read("merges", c.merges);
   read("sub_norm", c.sub_norm);
   read("qkv_clip", c.qkv_clip);
   read_kinds(from, c);

@@ -186,9 +186,9 @@ struct ExpertsKind {
   bool apart = false;                                    // norms of their own around experts and shared feed-forward
   bool by_token = false;                                 // a table chooses a token's experts, scores weigh them
   int64_t zeros = 0;                                     // further experts, whose result is their input
-  int64_t behind = 0;  // the result is added to the residual behind so many further layers
-  bool ahead = false;  // the router reads the residual before the layer's mixer, not normalized
-  bool skips = false;  // results of `zeros` are 0 instead
+  int64_t behind = 0;           // the result is added to the residual behind so many further layers
+  bool ahead = false;           // the router reads the residual before the layer's mixer, not normalized
+  bool skips = false;           // results of `zeros` are 0 instead
   int64_t router_rank = 0;      // columns of a router that is an MLP (RouterMlp); 0: it is a matrix
   bool router_follows = false;  // it reads what the router of the layer before has handed on
 

@@ -146,6 +146,7 @@ void check_heads(const Config& c, size_t layer) {
     refuse("layers with heads of their own need norms of each head alone, no clipping, and a model that generates");
   if (own.heads != c.heads && c.modules) refuse("layers that torch computes all have the same number of heads");
   if (own.gates && !own.values) refuse("a layer with gates needs keys and values of its own");
+  if (kind.convolved) check_convolved(c, layer);
   if (!kind.shared_from) return;
   in_range("the layer that keys and values are shared from", static_cast<int64_t>(*kind.shared_from), 0,
            static_cast<int64_t>(layer) - 1);
@@ -187,7 +188,6 @@ void check_layers(const Config& c) {
       if (attention->rope) in_range("rope of a layer", *attention->rope, 0, static_cast<int64_t>(c.ropes.size()) - 1);
       check_heads(c, i);
       if (attention->blocks) check_blocks(c, *attention);
-      if (attention->convolved) check_convolved(c, i);
     }
     if (const auto* conv = layer.mixer_as<ShortConvKind>())
       in_range("width of a short convolution", conv->width, 2, 64);

@@ -163,10 +163,10 @@ class Scratch {
     float* weights;   // [rows, slots]: of their results, and of the shared expert's
     int32_t* place;   // [rows, slots]: position of each result
   };
-  Operand router;          // [step_tokens, router_columns], f32_rows: logits
+  Operand router;                                  // [step_tokens, router_columns], f32_rows: logits
   Operand router_state, router_in, router_middle;  // [step_tokens, router_rank], f32_rows: of RouterMlp
-  Site by_expert;          // [positions, hidden]: raw is the residual
-  Site expert_activated;   // [positions, width of the widest expert]
+  Site by_expert;                                  // [positions, hidden]: raw is the residual
+  Site expert_activated;                           // [positions, width of the widest expert]
   Operand beside_experts;  // [step_tokens, hidden], f32_rows: results of a shared feed-forward that is apart
   Routes routes;
   ExpertSizes experts;

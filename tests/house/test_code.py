@@ -124,7 +124,7 @@ def test_native_is_imported_where_its_doors_are() -> None:
         "app/forearm/model/checkpoint/calibration.py",
         "app/forearm/model/checkpoint/quantized_writer.py",
         "app/forearm/model/checkpoint/rounding_errors.py",
-        "app/forearm/model/checkpoint/short_names.py",
+        "app/forearm/model/gguf/short_names.py",
         "app/forearm/model/checkpoint/weights.py",
         "app/forearm/model/modules/forward.py",
         "app/forearm/model/modules/linear.py",

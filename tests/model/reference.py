@@ -37,7 +37,7 @@ from tests.model.reference_sums import (
     sigmoid,
     xielu,
 )
-from tests.model.reference_zaya import convolved_heads, merged, routed
+from tests.model.reference_zaya import added, convolved_heads, routed
 
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.shards import Files, Mapping, widened
@@ -121,8 +121,7 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
             y, kept[i] = attention(config, layer.mixer, own, normed, positions, rounding, kept)
         if layer.mamba2:
             y = y + layer.mamba2.out_scale * mamba2(layer.mamba2, own, normed, config.norm_eps, rounding)
-        mixed = x + config.residual_scale * norm(config, own, "post_attention_norm", y, rounding)
-        mixed = merged(own, "attention", x, y, rounding) if config.merges else mixed
+        mixed = added(config, own, "attention", x, y, rounding)
         if config.alt_up:
             mixed = (mixed + laurel(config, own, normed, rounding)) / math.sqrt(2)
         normed = gated_norm(config, own, "pre_mlp", x if config.parallel_residual else mixed, rounding)
@@ -132,8 +131,7 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
         y = feed_forward(config, layer, own, mixed, normed, rounding, before)
         if isinstance(layer.feed_forward, Experts) and layer.feed_forward.behind:
             later[i + layer.feed_forward.behind], y = y, np.zeros_like(x)
-        added = x + config.residual_scale * norm(config, own, "post_mlp_norm", y, rounding) + later.get(i, 0.0)
-        x = merged(own, "mlp", x, y, rounding) if config.merges else added
+        x = added(config, own, "mlp", x, y, rounding) + later.get(i, 0.0)
         if layer.feed_forward and per_layer is not None:
             x, streams = with_own_embedding(config, own, x, streams, per_layer[:, i], rounding)
         x, beside = x * own.get("scalar", 1.0), np.zeros_like(x)

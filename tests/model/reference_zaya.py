@@ -1,4 +1,4 @@
-"""What ZAYA1 alone has, in float64: convolved heads, a router that is an MLP, residuals that are scaled."""
+"""The parts that ZAYA1 alone has, in float64: convolved heads, a router that is an MLP, residuals that are scaled."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from tests.model.reference_sums import Array, Rounding, activated, linear, norm
 from forearm.model.families.config import Attention, Experts, ModelConfig
 
 
-def merged(w: dict[str, Array], half: str, x: Array, y: Array, e: Rounding) -> Array:
-    """The residual behind a half of a layer. x: the one before; y: what is added."""
+def added(config: ModelConfig, w: dict[str, Array], half: str, x: Array, y: Array, e: Rounding) -> Array:
+    """The residual behind a half of a layer. x: the one before; y: what is added, through a norm in other models."""
+    if not config.merges:
+        return x + config.residual_scale * norm(config, w, f"post_{half}_norm", y, e)
     scale, bias, residual_scale, residual_bias = np.split(w[f"{half}_merge"], 4)
     return e.around((y + bias) * scale + (x + residual_bias) * residual_scale, e.sums, 3)
 

@@ -12,6 +12,7 @@ from forearm.model.families.recurrences import (
     AltUp,
     BlockIndexer,
     CompressedAttention,
+    ConvolvedHeads,
     GatedDelta,
     HashedNgrams,
     HyperConnections,
@@ -19,6 +20,7 @@ from forearm.model.families.recurrences import (
     Lightning,
     Mamba2,
     RgLru,
+    RouterMlp,
     SelectiveScan,
     ShortConv,
 )
@@ -196,6 +198,21 @@ SHAPES = {
             Layer(RgLru(150, 6, 4), FeedForward(100, "gelu_tanh", bias=True)),  # heads of 25 channels end inside panels
             Layer(Attention(0, window=20), FeedForward(88, "gelu_tanh", bias=True)),
             Layer(RgLru(96, 2, 3), FeedForward(100, "gelu_tanh", bias=True)),
+        ),
+    ),
+    # heads of 20 numbers end inside panels; a layer skips experts, and its router has what the one before hands on
+    "convolved heads": replace(
+        LLAMA,
+        heads=6,
+        head_dim=20,
+        ropes=(rope(8), rope(20)),
+        merges=True,
+        layers=tuple(
+            Layer(
+                Attention(own, window, convolved=ConvolvedHeads(taps, head_taps)),
+                Experts(40, 12, 1, correction=True, zeros=1, skips=True, router=RouterMlp(28, follows)),
+            )
+            for own, window, taps, head_taps, follows in ((0, 0, 2, 2, False), (1, 20, 4, 3, True), (0, 0, 2, 2, True))
         ),
     ),
     "two mixers and one half": replace(

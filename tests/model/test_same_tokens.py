@@ -56,6 +56,8 @@ class Weights:
                     self.vector(part.name + ".bias", spec.experts * part.rows, 0.0)
         if config.norm_placement != "none":  # a model without any has none before its head
             self.norm("final_norm")
+        if config.merges:
+            self.vector("embed_merge", 2 * config.hidden, 0.7)
         if config.head_dense:
             self.norm("head_dense.norm")
         if config.embed_norm:
@@ -71,6 +73,10 @@ class Weights:
                 self.vector(f"layers.{i}.ffn_sub_norm", layer.feed_forward.width, 1.0)
             if isinstance(layer.feed_forward, Experts) and layer.feed_forward.correction:
                 self.vector(f"layers.{i}.correction", layer.feed_forward.count + layer.feed_forward.zeros, 0.0)
+            if isinstance(layer.feed_forward, Experts) and (router := layer.feed_forward.router):
+                self.vector(f"layers.{i}.router_norm", router.rank, 1.0)
+                if router.follows:
+                    self.vector(f"layers.{i}.router_state", router.rank, 1.0)
             if isinstance(layer.feed_forward, Experts) and layer.feed_forward.by_token:
                 table = self.rng.integers(0, layer.feed_forward.count, config.vocab_size * layer.feed_forward.active)
                 self.executor.load_vector(f"layers.{i}.experts_by_token", table.astype(np.float32))
@@ -140,8 +146,8 @@ class Weights:
             self.latents(prefix, mixer)
         elif isinstance(mixer, CompressedAttention):
             self.compressed(prefix, mixer)
-        elif config.qk_norm != "none" and isinstance(mixer, Attention):
-            self.head_norms(prefix, mixer)
+        elif isinstance(mixer, Attention):
+            self.heads(prefix, mixer)
         self.chosen_by(prefix, mixer)
         if config.per_layer:
             self.norm(prefix + "per_layer_norm")
@@ -164,13 +170,23 @@ class Weights:
         if isinstance(mixer, Attention) and mixer.blocks:
             self.vector(prefix + "index_q_norm", mixer.blocks.head_dim, 1.0)
             self.vector(prefix + "index_norm", mixer.blocks.head_dim, 1.0)
+        for half in ("attention", "mlp") if self.config.merges else ():
+            self.vector(f"{prefix}{half}_merge", 4 * self.config.hidden, 0.7)
         for half in ("hyper_attention", "hyper_mlp") if own else ():
             self.hyper(prefix + half, own.weights, own.scales)
         if isinstance(mixer, CompressedAttention) or (isinstance(mixer, Attention | LatentAttention) and mixer.sinks):
             self.vector(prefix + "sinks", self.config.heads_of(mixer)[0], 0.5)
 
-    def head_norms(self, prefix: str, mixer: Attention) -> None:
+    def heads(self, prefix: str, mixer: Attention) -> None:
+        """Load convolutions of heads, or their norms."""
         all_heads, kv_heads, head_dim = self.config.heads_of(mixer)
+        if mixer.convolved:
+            channels = (all_heads + kv_heads) * head_dim
+            self.vector(prefix + "conv", mixer.convolved.taps * channels, 0.4)
+            self.vector(prefix + "conv.bias", channels, 0.0)
+            self.vector(prefix + "key_scale", kv_heads, 1.0)
+        if self.config.qk_norm == "none":
+            return
         for name, heads in (("q_norm", all_heads), ("k_norm", kv_heads)):
             if name == "q_norm" or mixer.shared_from is None:
                 n = head_dim * (1 if self.config.qk_norm == "head" else heads)
@@ -269,6 +285,7 @@ OTHERS = (
     "slopes", "shortcut", "chosen keys", "chosen blocks", "latents of several sizes", "gated norms",
     "streams that keep their rows", "compressed", "per layer", "streams", "experts apart", "heads by layer",
     "gated streams", "norms within halves", "norms of heads with biases", "a layer before the head", "limits by layer",
+    "convolved heads",
 )  # fmt: skip
 FLOATS: tuple[DTypeName, ...] = ("float32", "bfloat16")
 KINDS: list[tuple[str, WeightFormat, str]] = [(s, WeightFormat(dtype), dtype) for s in SHAPES for dtype in FLOATS]
@@ -276,7 +293,7 @@ KINDS += [
     (shape, WeightFormat("bfloat16"), kv)
     for shape in (
         *("llama", "gemma2", "gemma4", "latent", "chosen keys", "latents of several sizes"),
-        *("chosen blocks", "gated streams", "compressed"),
+        *("chosen blocks", "gated streams", "compressed", "convolved heads"),
     )
     for kv in ("int8", "fp8_e4m3", "fp8_e5m2")
 ]

@@ -54,6 +54,7 @@ SEEDS = range(6)
         "minimax",
         "bailing_hybrid",
         "qwen4_exp_text",
+        "zaya",
     ],
 )
 def model_type(request: pytest.FixtureRequest) -> str:
@@ -292,6 +293,10 @@ def state_floats(layer: Layer, config: ModelConfig) -> int:
         return layer.mixer.taps * layer.mixer.inner
     if isinstance(layer.mixer, Lightning):
         return layer.mixer.heads * (layer.mixer.head_dim + 1) * layer.mixer.head_dim
+    if isinstance(layer.mixer, Attention) and layer.mixer.convolved:  # rows of both convolutions, and half the values
+        rows = layer.mixer.convolved.taps + layer.mixer.convolved.head_taps - 2
+        floats = rows * (config.heads + config.kv_heads) * config.head_dim + config.kv_heads * config.head_dim // 2
+        return -(-floats // 32) * 32  # a layer's state begins at 128 bytes
     own = layer.mamba2
     return (own.taps - 1) * own.channels + own.heads * (own.state_dim + 1) * own.head_dim if own else 0
 

@@ -25,7 +25,7 @@ TOOL_CALL_PARSERS = (
     "kimi_k2", "kimi_k3", "lfm2", "ling3", "llama3_json", "llama4_json", "llama4_pythonic", "longcat", "mimo",
     "minicpm", "minicpm5", "minimax_m2", "minimax_m3", "mistral", "nemotron_json", "olmo3", "openai",
     "phi4_mini_json", "plamo3", "poolside_v1", "pythonic", "qwen3_coder", "qwen3_json", "qwen3_xml", "seed_oss",
-    "step3", "step3p5", "step5", "xlam",
+    "step3", "step3p5", "step5", "xlam", "zaya_xml",
 )  # fmt: skip
 REASONING_PARSERS = (
     "cohere_command3", "cohere_command4", "deepseek_r1", "deepseek_v3", "deepseek_v4", "deepseek_v41", "ernie45",

@@ -1,6 +1,6 @@
-// A router of experts that is an MLP (Anthony et al. 2025, arXiv:2511.17127; ZAYA1): a projection of the normed residual
-// to few numbers, to which those of the layer before are added, scaled; a norm, two layers with GELU, and a matrix that
-// gives the logits. The sum is what the next layer's router adds.
+// A router of experts that is an MLP (Anthony et al. 2025, arXiv:2511.17127; ZAYA1): a projection of the normed
+// residual to few numbers, to which those of the layer before are added, scaled; a norm, two layers with GELU, and a
+// matrix that gives the logits. The sum is what the next layer's router adds.
 #pragma once
 #include <vector>
 

@@ -46,8 +46,8 @@ struct LayerNorms {
 
 // The weights of a convolution over the rows of each channel.
 struct Convolution {
-  std::vector<float> taps;  // [width][channels]
-  std::vector<float> bias;  // [channels]; empty: none
+  std::vector<float> taps;       // [width][channels]
+  std::vector<float> bias;       // [channels]; empty: none
   std::vector<float> key_scale;  // [kv_heads], of ConvolvedHeads
 };
 

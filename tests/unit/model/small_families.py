@@ -148,6 +148,11 @@ SMALL: dict[str, dict[str, Any]] = {
         "model_type": "recurrent_gemma", "architectures": ["RecurrentGemmaForCausalLM"], "lru_width": 48,
         "attention_window_size": 8, "block_types": ["recurrent", "attention"], "num_key_value_heads": 1,
     },
+    "zaya": {
+        "model_type": "zaya", "architectures": ["ZayaForCausalLM"], "head_dim": 12, "num_experts": 4,
+        "moe_intermediate_size": 24, "router_hidden_size": 20, "layer_types": ["hybrid", *["hybrid_sliding"] * 2],
+        "sliding_window": 8, "num_experts_per_tok": 1,
+    },
     "zamba2": {
         "model_type": "zamba2", "architectures": ["Zamba2ForCausalLM"], "num_hidden_layers": 3, "n_mamba_heads": 4,
         "layers_block_type": ["mamba", "hybrid", "hybrid"], "num_mem_blocks": 1, "mamba_d_state": 12, "adapter_rank": 8,

@@ -407,6 +407,7 @@ UNENDED = [
             ("k2_horizon", "k2_horizon", f"<ifm|tool_calls>{_HORIZON}", TWO),
             ("plamo3", "plamo3", _all_plamo(_plamo("now", "{}")), [("now", "{}")]),
             ("seed_oss", "seed_oss", CODER.replace("tool_call>", "seed:tool_call>"), ONE),
+            ("zaya_xml", "qwen3", CODER.replace("tool_call>", "zyphra_tool_call>"), ONE),
         )
     ),
     Spoken(

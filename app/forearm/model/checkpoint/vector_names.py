@@ -147,10 +147,10 @@ def _streams(config: ModelConfig, layer: str, at: str, names: Mapping[str, str])
     Alternating updates have vectors, small matrices among them, and Laurel's norm; hyper-connections have weights.
     """
     if config.merges:
-        halves = ("attention", "mlp") if layer else ()
-        of = [(f"{layer}.{one}_merge", f"post_{one}_residual_scale.", _MERGE) for one in halves]
-        for name, module, ends in of or [("embed_merge", "input_", _MERGE[:2])]:
-            for i, end in enumerate(ends):
+        for half in ("attention", "mlp") if layer else ("embed",):
+            module = f"post_{half}_residual_scale." if layer else "input_"
+            for i, end in enumerate(_MERGE if layer else _MERGE[:2]):
+                name = f"{layer}.{half}_merge".lstrip(".")
                 yield TensorPart(name, f"{at}{module}{end}", (config.hidden,), at=i * config.hidden)
     if config.alt_up and layer:
         count, hidden = config.alt_up.streams, config.hidden

@@ -12,15 +12,7 @@ from itertools import groupby
 from forearm.config.number_formats import WeightFormat
 from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, Mixer, ModelConfig
 from forearm.model.families.matrix_spec import MatrixPart, MatrixSpec, Role, single
-from forearm.model.families.recurrences import (
-    CompressedAttention,
-    HashedNgrams,
-    Lightning,
-    Mamba2,
-    RgLru,
-    SelectiveScan,
-    ShortConv,
-)
+from forearm.model.families.recurrences import CompressedAttention, HashedNgrams, Mamba2, ShortConv
 from forearm.model.families.recurrent import matrices as recurrent
 
 
@@ -176,20 +168,14 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str, aside: bool = False) -> 
         yield single(f"{at}conv_out", "conv.out_proj", width, width, "mixer_out", own.bias)
     elif isinstance(own, LatentAttention):
         yield from _latent(config, own, at)
-    elif isinstance(own, Lightning):
-        yield from recurrent.lightning(config, own, at)
     elif isinstance(own, CompressedAttention):
         yield from _compressed(config, own, at)
     elif isinstance(own, Mamba2):
         sizes = (("z", own.inner), ("xbc", own.channels), ("dt", own.heads))
         yield joint("mamba_in", [(f"mamba_{n}", "mamba.in_proj", r) for n, r in sizes], "mixer_in", own.bias)
         yield single(f"{at}mamba_out", "mamba.out_proj", width, own.inner, "mixer_out", own.bias)
-    elif isinstance(own, SelectiveScan):
-        yield from recurrent.scan(config, own, at)
-    elif isinstance(own, RgLru):
-        yield from recurrent.rg_lru(config, own, at)
     else:
-        yield from recurrent.delta(config, own, at)
+        yield from recurrent.OF_MIXER[type(own)](config, own, at)
 
 
 def _latent(config: ModelConfig, own: LatentAttention, at: str) -> Iterator[MatrixSpec]:

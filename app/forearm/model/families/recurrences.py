@@ -165,7 +165,7 @@ class ShortConv:
 
 @dataclass(frozen=True)
 class ConvolvedHeads:
-    """What makes heads of projections (compressed convolutional attention; Figliolia et al. 2025, arXiv:2510.04476).
+    """Convolutions of projected heads (compressed convolutional attention; Figliolia et al. 2025, arXiv:2510.04476).
 
     Queries and keys go through a convolution of `taps` tokens of each channel, and one of `head_taps` of its results of
     all channels of a head; both have biases. A query gets the mean of itself and its group's key, as projected, a key

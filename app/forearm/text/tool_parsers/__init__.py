@@ -113,6 +113,9 @@ FORMATS: dict[str, ToolCallFormat] = {
     "step3p5": _QWEN_CODER,
     "step5": _QWEN_CODER,
     "xlam": ToolCallFormat(lists.xlam, ("<tool_call>", "</tool_call>")),
+    "zaya_xml": ToolCallFormat(
+        qwen_coder.zaya, (qwen_coder.ZAYA_BEGIN, qwen_coder.ZAYA_END), begins=(qwen_coder.ZAYA_BEGIN,)
+    ),
 }
 
 
@@ -137,6 +140,7 @@ MARKERS = (
     ((gemma.BEGIN,), "gemma4"),
     ((gemma.FUNCTION_BEGIN,), "functiongemma"),
     ((qwen_coder.SEED_BEGIN,), "seed_oss"),
+    ((qwen_coder.ZAYA_BEGIN,), "zaya_xml"),
     ((qwen_coder.MINIMAX[0],), "minimax_m2"),
     ((nested.NAMESPACE,), "minimax_m3"),
     ((qwen_coder.DOTS[0],), "dots"),

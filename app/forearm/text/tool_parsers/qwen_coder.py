@@ -1,6 +1,6 @@
 """Read XML calls: a tag for the function and one for each parameter, values as plain text. Qwen 3 Coder and 3.5,
-Nemotron 3, Step 3.5; MiMo, whose values have no lines of their own; Seed-OSS, whose outer tag has another name; MiniCPM
-5, MiniMax M2, dots and Step 3, whose names are attributes.
+Nemotron 3, Step 3.5; MiMo, whose values have no lines of their own; Seed-OSS and ZAYA1, whose outer tag has another
+name; MiniCPM 5, MiniMax M2, dots and Step 3, whose names are attributes.
 
 Sources: the chat templates of Qwen/Qwen3-Coder-30B-A3B-Instruct, ByteDance-Seed/Seed-OSS-36B-Instruct and
 openbmb/MiniCPM5; vLLM 0.33's parsers mimo, minimax_m2, dots and step3; values as in Qwen's qwen3coder_tool_parser.py.
@@ -21,6 +21,7 @@ BEGIN, END = "<tool_call>", "</tool_call>"
 FUNCTION, FUNCTION_END = "<function=", "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
 SEED_BEGIN, SEED_END = "<seed:tool_call>", "</seed:tool_call>"
+ZAYA_BEGIN, ZAYA_END = "<zyphra_tool_call>", "</zyphra_tool_call>"
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
 _QUOTES = "\"'"
 
@@ -85,6 +86,7 @@ def tagged(tags: Tags, begin: str = "", end: str = "", around: Sequence[str] = (
 
 qwen3_coder = tagged(Tags(), BEGIN, END)
 seed_oss = tagged(Tags(), SEED_BEGIN, SEED_END)
+zaya = tagged(Tags(), ZAYA_BEGIN, ZAYA_END)
 mimo = tagged(Tags(verbatim=True), BEGIN, END)
 minicpm5 = tagged(_PARAM)
 minimax_m2 = tagged(replace(_INVOKE, verbatim=True), *MINIMAX)

@@ -48,8 +48,8 @@ inline void check_convolved(const Config& c, size_t layer) {
   if (own.kv_heads * own.head_dim % 2 != 0)
     refuse("numbers of all values are " + std::to_string(own.kv_heads * own.head_dim) + "; they must be even");
   if (!own.values || own.value || own.gates || kind.blocks || kind.unit_qk || c.qk_norm != QkNorm::none || c.v_norm ||
-      c.qkv_clip != 0.0f || c.bidirectional || c.pooled || c.modules || c.layers[layer].beside ||
-      c.layers[layer].aside || !c.distance_buckets.empty())
+      c.qkv_clip != 0.0f || c.bidirectional || c.modules || c.layers[layer].beside || c.layers[layer].aside ||
+      !c.distance_buckets.empty())
     refuse("convolved queries and keys need keys and values of their own, without gates and other norms");
 }
 

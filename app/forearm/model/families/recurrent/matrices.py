@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from forearm.model.families.config import Experts, ModelConfig
 from forearm.model.families.matrix_spec import MatrixPart, MatrixSpec, single
 from forearm.model.families.recurrences import GatedDelta, Lightning, RgLru, SelectiveScan
 
 
-def delta(config: ModelConfig, own: GatedDelta, at: str) -> Iterator[MatrixSpec]:
+def _delta(config: ModelConfig, own: GatedDelta, at: str) -> Iterator[MatrixSpec]:
     """Yield the matrices of a gated delta rule."""
     key, value, rank = own.key_heads * own.key_dim, own.value_heads * own.value_dim, own.gate_rank
     of = "_latent" if rank else ""  # gates of channels are made of latents
     sizes = (("q", "qkv", key), ("k", "qkv", key), ("v", "qkv", value), (f"z{of}", "z", rank or value))
     joint = tuple(MatrixPart(f"{at}delta_{name}", f"linear_attn.in_proj_{stored}", r) for name, stored, r in sizes)
     yield MatrixSpec(f"{at}delta_in", joint, config.hidden, "mixer_in", config.centred)
-    sizes = (("b", "b", own.value_heads), (f"a{of}", "a", rank or own.decays))
-    gates = tuple(MatrixPart(f"{at}delta_{name}", f"linear_attn.in_proj_{stored}", r) for name, stored, r in sizes)
+    two = (("b", "b", own.value_heads), (f"a{of}", "a", rank or own.decays))
+    gates = tuple(MatrixPart(f"{at}delta_{name}", f"linear_attn.in_proj_{stored}", r) for name, stored, r in two)
     yield MatrixSpec(f"{at}delta_gates", gates, config.hidden, "router", config.centred)
     if rank:
         yield single(f"{at}delta_z", "linear_attn.z_up_proj", value, rank, "mixer_inner")
@@ -25,7 +26,7 @@ def delta(config: ModelConfig, own: GatedDelta, at: str) -> Iterator[MatrixSpec]
     yield single(f"{at}delta_out", "linear_attn.out_proj", config.hidden, value, "mixer_out")
 
 
-def lightning(config: ModelConfig, own: Lightning, at: str) -> Iterator[MatrixSpec]:
+def _lightning(config: ModelConfig, own: Lightning, at: str) -> Iterator[MatrixSpec]:
     """Yield the matrices of lightning attention."""
     joint = tuple(MatrixPart(f"{at}lightning_{name}", "self_attn.qkv_proj", own.inner) for name in "vkq")
     yield MatrixSpec(f"{at}lightning_in", joint, config.hidden, "mixer_in", config.centred)
@@ -33,7 +34,7 @@ def lightning(config: ModelConfig, own: Lightning, at: str) -> Iterator[MatrixSp
     yield single(f"{at}lightning_out", "self_attn.out_proj", config.hidden, own.inner, "mixer_out")
 
 
-def scan(config: ModelConfig, own: SelectiveScan, at: str) -> Iterator[MatrixSpec]:
+def _scan(config: ModelConfig, own: SelectiveScan, at: str) -> Iterator[MatrixSpec]:
     """Yield the matrices of Mamba: x and gates, then dt's latent, b and c of x, and dt of its latent."""
     width, sizes = config.hidden, (("latent", own.dt_rank), ("b", own.state_dim), ("c", own.state_dim))
     joint = tuple(MatrixPart(f"{at}scan_{name}", "mamba.in_proj", own.inner) for name in "xz")
@@ -44,7 +45,7 @@ def scan(config: ModelConfig, own: SelectiveScan, at: str) -> Iterator[MatrixSpe
     yield single(f"{at}scan_out", "mamba.out_proj", width, own.inner, "mixer_out", own.bias)
 
 
-def rg_lru(config: ModelConfig, own: RgLru, at: str) -> Iterator[MatrixSpec]:
+def _rg_lru(config: ModelConfig, own: RgLru, at: str) -> Iterator[MatrixSpec]:
     """Yield the matrices of an RG-LRU, which all have biases; of the gates each head has one."""
     joint = tuple(MatrixPart(f"{at}lru_{name}", f"temporal_block.linear_{name}", own.inner) for name in "xy")
     yield MatrixSpec(f"{at}lru_in", joint, config.hidden, "mixer_in", bias=True)
@@ -53,6 +54,11 @@ def rg_lru(config: ModelConfig, own: RgLru, at: str) -> Iterator[MatrixSpec]:
         part = MatrixPart(f"{at}lru_{name}", f"temporal_block.rg_lru.{stored}", width)
         yield MatrixSpec(part.name, (part,), width, "mixer_heads", bias=True, experts=heads, active=heads)
     yield single(f"{at}lru_out", "temporal_block.linear_out", config.hidden, own.inner, "mixer_out", bias=True)
+
+
+OF_MIXER: dict[type, Callable[[ModelConfig, Any, str], Iterator[MatrixSpec]]] = {
+    GatedDelta: _delta, Lightning: _lightning, SelectiveScan: _scan, RgLru: _rg_lru
+}  # fmt: skip
 
 
 def router_mlp(config: ModelConfig, own: Experts, at: str) -> Iterator[MatrixSpec]:

@@ -72,7 +72,7 @@ def _kinds(keys: Keys, layers: int) -> list[str]:
     """Return the kind of each layer, whether it has a window."""
     kinds = keys.get("layer_types")
     kinds = [_FULL] * layers if kinds is None else kinds
-    if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in _THETA for kind in kinds):
+    if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in (_FULL, _SLIDING) for kind in kinds):
         raise keys.wrong("layer_types", f"a list of {layers} times {_FULL} or {_SLIDING}")
     return kinds
 
