@@ -27,8 +27,7 @@ ROTATED = {
 }  # fmt: skip
 NOT_CALIBRATED = {
     "its layers cannot be computed one by one": (
-        "gemma4", "gemma3n", "glm_moe_dsa", "deepseek_v4", "hy_v4", "longcat_flash", "zamba2",
-        "qwen4_exp",
+        "gemma4", "gemma3n", "glm_moe_dsa", "deepseek_v4", "hy_v4", "longcat_flash", "zamba2", "qwen4_exp", "zaya",
     ),
     "norms stand before the last matrix of each half of its layers": ("bitnet",),
     "its norms have gates": ("axk2",),

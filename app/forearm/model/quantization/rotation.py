@@ -51,6 +51,7 @@ def obstacle(config: ModelConfig, portable: bool) -> str:
     if portable:
         obstacles |= {
             "it has LayerNorms": config.layer_norm,
+            "vectors scale its residual stream": config.merges,
             "its norms do not stand directly before matrices": config.norm_placement != "pre",
             "its norms have no weights, or one stands behind its embedding": config.embed_norm
             or not config.norm_weight,
@@ -62,7 +63,7 @@ def obstacle(config: ModelConfig, portable: bool) -> str:
 
 def _is_plain(layer: Layer) -> bool:
     mixer = layer.mixer
-    attends = type(mixer) is Attention and not (layer.mamba2 or mixer.value_dim or mixer.blocks)
+    attends = type(mixer) is Attention and not (layer.mamba2 or mixer.value_dim or mixer.blocks or mixer.convolved)
     return attends and isinstance(layer.feed_forward, FeedForward)
 
 
