@@ -37,8 +37,8 @@ compressed-tensors, FP8, MXFP4, which stays in its 4.25 bits a weight (gpt-oss-2
 weights, kept as int4 beside int8 activations (BitNet b1.58 2B4T takes 1.59 GiB, its bfloat16 embedding included). GGUF
 says whether files of that architecture are read. Where layers keep a state beside keys and values (`lfm2`, `lfm3`,
 `granitemoehybrid`, `bamba`, `falcon_h1`, `nemotron_h`, `mamba`, `falcon_mamba`, `jamba`, `mamba2`, `zamba2`,
-`recurrent_gemma`, `zaya`, `qwen3_next`, `qwen3_5`, `kimi_linear`, `olmo_hybrid`, `bailing_hybrid`, `minimax`, `deepseek_v4`,
-`qwen4_exp_text`), prompts go on from
+`recurrent_gemma`, `zaya`, `qwen3_next`, `qwen3_5`, `kimi_linear`, `olmo_hybrid`, `bailing_hybrid`, `minimax`,
+`deepseek_v4`, `qwen4_exp_text`), prompts go on from
 cached blocks that have a copy of it (`--state-cache-slots`): at the last full block of a chat's system prompt and
 tools, of a prompt, and of an answer, where two prompts parted (the third with that beginning goes on there), and at a
 chunk's end while a slot is free. The second chat with a system prompt of 1500 tokens has its first token after 0.25 of

@@ -8,15 +8,14 @@ import numpy as np
 
 from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, Layer, ModelConfig, Rope
 from forearm.model.families.encoders.dense import Dense
+from forearm.model.families.indexed.indexers import BlockIndexer, Indexer
 from forearm.model.families.recurrences import (
     AltUp,
-    BlockIndexer,
     CompressedAttention,
     ConvolvedHeads,
     GatedDelta,
     HashedNgrams,
     HyperConnections,
-    Indexer,
     Lightning,
     Mamba2,
     RgLru,

@@ -4,7 +4,7 @@
 
 namespace forearm {
 
-// Small heads that choose blocks of keys: BlockIndexer of app/forearm/model/families/recurrences.py.
+// Small heads that choose blocks of keys: BlockIndexer of app/forearm/model/families/indexed/indexers.py.
 struct BlockIndexerKind {
   int64_t head_dim, block, chosen, local;
   int64_t heads = 0;  // that choose for all kv heads, by the mean key of complete blocks; 0: one chooses for each
@@ -13,7 +13,7 @@ struct BlockIndexerKind {
   int64_t most() const { return heads ? (chosen + 1) * block - 1 : chosen * block; }
 };
 
-// The indexer of sparse attention: Indexer of app/forearm/model/families/recurrences.py.
+// The indexer of sparse attention: Indexer of app/forearm/model/families/indexed/indexers.py.
 struct IndexerKind {
   int64_t heads, head_dim;
   int64_t chosen;       // keys that a query attends to

@@ -13,8 +13,9 @@ from tests.unit.model.test_families import folder_of
 from forearm.errors import ConfigError
 from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention
 from forearm.model.families.families import read_config
+from forearm.model.families.indexed.indexers import BlockIndexer, Indexer
 from forearm.model.families.matrices import matrices
-from forearm.model.families.recurrences import BlockIndexer, HyperConnections, Indexer
+from forearm.model.families.recurrences import HyperConnections
 
 
 def test_minimax_m3_chooses_blocks_of_keys_where_either_key_says(tmp_path: Path) -> None:

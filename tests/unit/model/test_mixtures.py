@@ -13,8 +13,9 @@ from tests.unit.model.test_families import folder_of, read
 from forearm.errors import ConfigError
 from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, Layer, ModelConfig
 from forearm.model.families.families import read_config
+from forearm.model.families.indexed.indexers import Indexer
 from forearm.model.families.matrices import matrices
-from forearm.model.families.recurrences import CompressedAttention, GatedDelta, HyperConnections, Indexer, Lightning
+from forearm.model.families.recurrences import CompressedAttention, GatedDelta, HyperConnections, Lightning
 
 _MINIMAX_M2: dict[str, Any] = {
     "architectures": ["MiniMaxM2ForCausalLM"], "attention_dropout": 0.0, "head_dim": 128, "hidden_act": "silu",

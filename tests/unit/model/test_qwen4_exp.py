@@ -14,9 +14,10 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.names import parts
 from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig
 from forearm.model.families.families import read_config
+from forearm.model.families.indexed.indexers import BlockIndexer
 from forearm.model.families.indexed.qwen4_exp import shards
 from forearm.model.families.matrices import matrices
-from forearm.model.families.recurrences import BlockIndexer, GatedDelta, HyperConnections
+from forearm.model.families.recurrences import GatedDelta, HyperConnections
 
 # What transformers 5.23 writes of Qwen4ExpTextConfig with these layers, indexer and embeddings of several tokens.
 _TEXT: dict[str, Any] = {

@@ -12,15 +12,8 @@ from forearm.model.families.recurrences import CompressedAttention, Mamba2, Recu
 if TYPE_CHECKING:
     from forearm.array_types import Float32Array
     from forearm.model.families.encoders.dense import Dense
-    from forearm.model.families.recurrences import (
-        AltUp,
-        BlockIndexer,
-        ConvolvedHeads,
-        HashedNgrams,
-        HyperConnections,
-        Indexer,
-        RouterMlp,
-    )
+    from forearm.model.families.indexed.indexers import BlockIndexer, Indexer
+    from forearm.model.families.recurrences import AltUp, ConvolvedHeads, HashedNgrams, HyperConnections, RouterMlp
     from forearm.model.modules.linear_module import LinearModule
 
 # swiglu_oai: gpt-oss's clamped gate * sigmoid(1.702 gate) * (up + 1), only of a gated feed-forward. xielu: Apertus'

@@ -13,8 +13,8 @@ from typing import Any, cast
 from forearm.model.families.config import Experts, FeedForward, LatentAttention, ModelConfig, Rope
 from forearm.model.families.decoder import FamilyInputs, activation, decoder, flat_rope, listed_layers, positions
 from forearm.model.families.experts import SHARED_EXPERTS, routed
+from forearm.model.families.indexed.indexers import Indexer
 from forearm.model.families.keys import Keys
-from forearm.model.families.recurrences import Indexer
 
 
 def deepseek_v2(inputs: FamilyInputs) -> ModelConfig:

@@ -7,8 +7,9 @@ from typing import cast
 
 from forearm.model.families.config import Experts, LatentAttention, ModelConfig
 from forearm.model.families.decoder import FamilyInputs
+from forearm.model.families.indexed.indexers import Indexer
 from forearm.model.families.latent import glm4_moe_lite, indexed
-from forearm.model.families.recurrences import HyperConnections, Indexer
+from forearm.model.families.recurrences import HyperConnections
 
 
 def hy_v4(inputs: FamilyInputs) -> ModelConfig:

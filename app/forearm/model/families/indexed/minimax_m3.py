@@ -7,9 +7,9 @@ from dataclasses import replace
 from forearm.model.families.config import Attention, FeedForward, ModelConfig
 from forearm.model.families.decoder import FamilyInputs, decoder
 from forearm.model.families.experts import MIXTRAL_NAMES, routed
+from forearm.model.families.indexed.indexers import BlockIndexer
 from forearm.model.families.keys import Keys
 from forearm.model.families.mixtures import CORRECTED
-from forearm.model.families.recurrences import BlockIndexer
 
 
 def minimax_m3(inputs: FamilyInputs) -> ModelConfig:

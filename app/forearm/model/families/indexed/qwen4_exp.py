@@ -14,8 +14,9 @@ from typing import Any
 from forearm.model.families.config import Attention, ModelConfig
 from forearm.model.families.decoder import FamilyInputs
 from forearm.model.families.hybrid import LINEAR, qwen3_5_moe
+from forearm.model.families.indexed.indexers import BlockIndexer
 from forearm.model.families.keys import Keys
-from forearm.model.families.recurrences import BlockIndexer, GatedDelta, HashedNgrams, HyperConnections
+from forearm.model.families.recurrences import GatedDelta, HashedNgrams, HyperConnections
 from forearm.model.families.switches import FULL
 from forearm.model.generation import eos_ids
 
