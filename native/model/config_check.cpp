@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "model/config.h"
 #include "model/mixers/recurrent/check_recurrent.h"
 
 namespace forearm {

@@ -12,12 +12,14 @@ namespace forearm {
 // that the step begins.
 void find_slots(const StepWalk& w, const Step& step, const KvBlocks& kv);
 
-// Attends all pieces of `plan` in one layer, handed out to the team: one phase. `task` has what all pieces share: q and
-// its stride, window, scale, softcap, sinks and out. biases: what else is added to the scores.
+// What is added to the scores of keys beside slopes.
 struct ScoreBiases {
   const DistanceEmbeddings* distances = nullptr;  // null: none
   const BlockIndexer* masks = nullptr;            // of layers with HeadShape::slots
 };
+
+// Attends all pieces of `plan` in one layer, handed out to the team: one phase. `task` has what all pieces share: q and
+// its stride, window, scale, softcap, sinks and out. biases: what else is added to the scores.
 void attend(StepWalk& w, Step& step, const KvBlocks& kv, const AttentionPlan& plan, size_t layer,
             const AttendTask& task, const ScoreBiases& biases = {});
 

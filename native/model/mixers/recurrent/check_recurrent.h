@@ -2,6 +2,7 @@
 #pragma once
 #include <string>
 
+#include "model/config.h"
 #include "model/config_check.h"
 
 namespace forearm {
