@@ -460,10 +460,13 @@ struct DistanceBias {
 
 // What attention adds to the score of each row, token * group + head of the group, and key, from the key `first` on.
 //   values  [rows][stride], readable, if not meaningful, up to the end of the last pair of blocks; null: none
+// With a reach, each row's values are those of distances j - i from -(reach + 15) on instead, and keys farther back
+// have that of the first.
 struct KeyBias {
   const float* values = nullptr;
   int64_t stride = 0;
   int64_t first = 0;  // a multiple of two blocks
+  int64_t reach = 0;  // 0: values are by key
 };
 
 // Attention of one slice's tokens [token_begin, token_end) for one kv head and its `group` query heads, over the paged
@@ -554,7 +557,8 @@ struct RowMax {
 //               sigmoid_chosen: as sigmoid, so the correction is added to logits. sparse_mixer
 //               (Phi-3.5-MoE): 1 / sum of exp(logit - its own) over the experts not chosen before it that are nearer to
 //               it than 2 * jitter * max(|logit|, its own)
-//   correction  [experts], added to the scores to choose by, not to the weights; or null
+//   correction  [experts], added to the scores to choose by, not to the weights; infinite of experts that are always
+//               chosen; or null
 //   groups      if more than 1: only the `groups_kept` groups of experts / groups neighbours are chosen from whose
 //               `group_best` best, added best first, have the largest sums
 // The `active` best are chosen, best first, of equal ones the lowest: by the logits themselves where there is neither

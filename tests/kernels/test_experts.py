@@ -60,6 +60,20 @@ def test_a_correction_changes_the_choice_and_not_the_weights(score: str) -> None
     assert_within(weights, wanted, wanted * UNIT * 30)
 
 
+def test_experts_of_an_infinite_correction_are_always_chosen_and_weighted_as_others_are() -> None:
+    logits, correction = random(3, 7, 14, scale=3), random(4, 14)
+    correction[12:] = np.inf
+
+    chosen, weights = Kernels("scalar").route(logits, 5, "sigmoid", correction, renormalized=True, scale=2.5)
+
+    scores = SCORES["sigmoid"](logits.astype(np.float64))
+    others = best((scores + correction)[:, :12], 3)
+    assert chosen.tolist() == np.hstack([np.tile([12, 13], (7, 1)), others]).tolist()
+    wanted = np.take_along_axis(scores, chosen, axis=-1)
+    wanted *= 2.5 / wanted.sum(axis=-1, keepdims=True)
+    assert_within(weights, wanted, wanted * UNIT * 60)
+
+
 @pytest.mark.parametrize("group_best", [1, 2])
 def test_experts_are_chosen_from_the_groups_whose_best_are_best(group_best: int) -> None:
     logits, correction = random(3, 9, 32), random(4, 32, scale=0.2)

@@ -144,9 +144,9 @@ class Cache {
 
 // How the work is divided; nothing of it may show in the result.
 struct Division {
-  int64_t tokens;       // of a task
-  bool chunks;          // each by itself, then merged
-  bool by_key = false;  // the bias is given as one of each row and key
+  int64_t tokens;                       // of a task
+  bool chunks;                          // each by itself, then merged
+  bool by_key = false, by_row = false;  // the bias is given as one of each row and key, or of each row and distance
 };
 
 void attend_chunks(const Kernels& tier, AttendTask task) {
@@ -163,16 +163,18 @@ void attend_chunks(const Kernels& tier, AttendTask task) {
   tier.merge(merge);
 }
 
-// KeyBias::values of the rows of tokens begin .. end - 1 and a kv head.
-std::vector<float> biases_by_key(const Problem& p, int64_t kv_head, int64_t begin, int64_t end) {
+// KeyBias::values of the rows of tokens begin .. end - 1 and a kv head, by key, or by distance as those of heads are.
+std::vector<float> key_biases(const Problem& p, int64_t kv_head, int64_t begin, int64_t end, bool by_row) {
   std::vector<float> values;
-  const int64_t reach = p.shape.reach;
+  const int64_t reach = p.shape.reach, stride = p.bias().stride(), first = kv_head * p.shape.group;
   for (int64_t token = begin; token < end; ++token)
-    for (int64_t head = kv_head * p.shape.group; head < (kv_head + 1) * p.shape.group; ++head)
-      for (int64_t key = 0; key < round_up(p.keys(), 2 * kBlockTokens); ++key) {
-        const int64_t distance = std::clamp(key - p.shape.context - token, -reach, reach);
-        values.push_back(key < p.keys() ? p.biases[head * p.bias().stride() + distance + reach + 15] : NAN);
-      }
+    for (int64_t head = first; head < first + p.shape.group; ++head) {
+      const auto own = p.biases.begin() + head * stride;
+      if (by_row) values.insert(values.end(), own, own + stride);
+      for (int64_t key = 0; key < round_up(p.keys(), 2 * kBlockTokens) && !by_row; ++key)
+        values.push_back(key < p.keys() ? own[std::clamp(key - p.shape.context - token, -reach, reach) + reach + 15]
+                                        : NAN);
+    }
   return values;
 }
 
@@ -211,10 +213,11 @@ std::vector<float> attend(const Kernels& tier, const Problem& p, const Cache& ca
                       p.gate.empty() ? nullptr : p.gate.data()};
       task.gate_kind = p.gate_kind();
       task.gates = p.gates();
-      const std::vector<float> terms = division.by_key ? biases_by_key(p, head, token, end) : std::vector<float>();
-      if (division.by_key) {
+      std::vector<float> terms;
+      if (division.by_key || division.by_row) {
+        terms = key_biases(p, head, token, end, division.by_row);
         task.bias = {};
-        task.key_bias = {terms.data(), static_cast<int64_t>(terms.size()) / ((end - token) * s.group), 0};
+        task.key_bias = {terms.data(), std::ssize(terms) / ((end - token) * s.group), 0, division.by_row ? s.reach : 0};
       }
       division.chunks ? attend_chunks(tier, task) : tier.attend(task);
     }
@@ -302,8 +305,9 @@ void check_case(Report& report, const Kernels& tier, const Kernels& scalar, cons
   report.same_bits(attend(tier, p, cache, Form::f32_rows, {s.tokens, true}), whole, "attend by chunks, merged");
   report.same_bits(attend(tier, p, cache, Form::f32_rows, {1, false}), whole, "attend token by token");
   report.same_bits(attend(tier, p, cache, Form::f32_rows, {3, true}), whole, "attend by threes and chunks");
-  if (s.reach > 0)
-    report.same_bits(attend(tier, p, cache, Form::f32_rows, {5, true, true}), whole, "attend with a bias by key");
+  for (const bool by_row : {false, true})
+    if (s.reach > 0)
+      report.same_bits(attend(tier, p, cache, Form::f32_rows, {5, true, !by_row, by_row}), whole, "attend with biases");
   for (const Form form : {Form::bf16_rows, Form::bf16_pairs, Form::f16_rows}) {
     report.same_bits(attend(tier, p, cache, form, {2, false}), rounded(whole, operand_dtype(form)),
                      "attend to 16 bits");

@@ -94,7 +94,8 @@ inline void lay_out(AttendRows& all, Form form, int64_t first, int64_t rows, int
     t.rows = end - begin;
     t.units = (t.rows + unit_rows - 1) / unit_rows;
     t.softcap = task.softcap;
-    t.reach = task.key_bias.values ? INT32_MAX : task.bias.reach;
+    const int64_t by_key = task.key_bias.reach > 0 ? task.key_bias.reach : INT32_MAX;
+    t.reach = task.key_bias.values ? by_key : task.bias.reach;
     t.q = {take(most * dim), dim, form};
     t.weights = {take(most * kPairKeys), kPairKeys, form};
     t.scores = scores;
@@ -136,7 +137,8 @@ inline void gather_queries(const AttendTask& task, AttendTile& t, int64_t unit_r
     t.bias[r] = nullptr;
     if (task.bias.values) t.bias[r] = task.bias.values + head_of(task, t, r) * task.bias.stride() + t.reach + 15;
     if (task.key_bias.values)
-      t.bias[r] = task.key_bias.values + (t.first + r) * task.key_bias.stride + (position - task.key_bias.first);
+      t.bias[r] = task.key_bias.values + (t.first + r) * task.key_bias.stride +
+                  (task.key_bias.reach > 0 ? t.reach + 15 : position - task.key_bias.first);
     t.end[r] = end_of_keys(task, position);
     t.begin[r] = task.first_key(position);
     clear(t.total[r].values, t.value_dim);
