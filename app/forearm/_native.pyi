@@ -131,7 +131,7 @@ class Executor:
 
         name: embed, positions, types, distances, head, layers.{i}.{q,k,v,o,gate,up,down}, dense.{i},
         layers.{i}.conv_{b,c,x,out}, layers.{i}.mamba_{z,xbc,dt,out}, layers.{i}.delta_{q,k,v,z,b,a,out},
-        layers.{i}.scan_{x,z,latent,b,c,dt,out}, layers.{i}.q_gate, or
+        layers.{i}.scan_{x,z,latent,b,c,dt,out}, layers.{i}.q_gate, layers.{i}.r, or
         layers.{i}.{router,shared_gate}, layers.{i}.{experts,shared}.{gate,up,down}. The experts' rows follow each
         other: row e * rows + r is row r of expert e.
         data: [rows, k], float32, or uint16 that holds the bits of float16 or bfloat16, as `dtype` says.
@@ -163,13 +163,16 @@ class Executor:
         name: layers.{i}.{input_norm,post_attention_norm,pre_mlp_norm,post_mlp_norm,q_norm,k_norm} and final_norm
         (weights; stored as given, `norm_plus_one` is added here), the same with .bias (LayerNorm), and
         layers.{i}.{q,k,v,o,gate,up,down}.bias, head.bias, dense.{i}.{bias,norm,norm.bias}; of experts the biases of
-        their matrices (row after row, as load_matrix) and layers.{i}.correction [count], of experts apart from their
-        shared feed-forward layers.{i}.{router,pre_experts,post_experts,post_shared}_norm and layers.{i}.expert_scale
-        [count]. layers.{i}.sinks [heads]. layers.{i}.scalar [1]. Of an embedding of each layer per_layer_norm [width]
-        and layers.{i}.per_layer_norm.
+        their matrices (row after row, as load_matrix) and layers.{i}.correction [count - always], of experts apart from
+        their shared feed-forward layers.{i}.{router,pre_experts,post_experts,post_shared}_norm and
+        layers.{i}.expert_scale [count]. layers.{i}.sinks [heads]. layers.{i}.scalar [1]. Of an embedding of each layer
+        per_layer_norm [width] and layers.{i}.per_layer_norm.
         Of mixers with a state: layers.{i}.conv [channels * taps] and its .bias; of Mamba2 layers.{i}.{dt_bias,a_log,d}
         [heads] and gate_norm [heads * head_dim]; of lightning attention gate_norm alone; of Mamba layers.{i}.a_log
-        [inner * state_dim], d [inner] and scan_norm [dt_rank + 2 * state_dim]: the norms of the latent, b and c.
+        [inner * state_dim], d [inner] and scan_norm [dt_rank + 2 * state_dim]: the norms of the latent, b and c. Of a
+        layer with four convolutions layers.{i}.conv has those of keys, of values, and of the results of both halves,
+        one after the other, and layers.{i}.feed_forward_scale [1] multiplies the last one's result. Of a bias by
+        distance layers.{i}.relative_bias [dim * reach].
         input_norm goes before attention, post_attention_norm after it onto the residual, pre_mlp_norm before the MLP,
         post_mlp_norm after it: placement "pre" has input_norm and pre_mlp_norm, "post" post_attention_norm and
         post_mlp_norm, "sandwich" all four. q_norm and k_norm have head_dim values, or all heads' when qk_norm is full;

@@ -73,6 +73,7 @@ ExpertsKind experts_of(const py::handle& from) {
     e.router_rank = router.attr("rank").cast<int64_t>();
     e.router_follows = router.attr("follows").cast<bool>();
   }
+  read("always", e.always);
   const py::object shared = from.attr("shared");
   if (!shared.is_none()) e.shared = feed_forward_of(shared);
   return e;
@@ -125,6 +126,7 @@ std::optional<ConvolvedKind> convolved_of(const py::handle& from) {
 }
 
 AttentionKind attention_of(const py::handle& from) {
+  const py::object bias = from.attr("bias");
   return {.rope = from.attr("rope").cast<std::optional<int>>(),
           .window = from.attr("window").cast<int64_t>(),
           .out_scale = from.attr("out_scale").cast<float>(),
@@ -138,10 +140,14 @@ AttentionKind attention_of(const py::handle& from) {
           .query_growth = from.attr("query_growth").cast<float>(),
           .query_positions = from.attr("query_positions").cast<int64_t>(),
           .query_first = from.attr("query_first").cast<int64_t>(),
+          .query_smooth = from.attr("query_smooth").cast<bool>(),
           .value_dim = from.attr("value_dim").cast<int64_t>(),
           .sinks = from.attr("sinks").cast<bool>(),
           .blocks = block_indexer_of(from.attr("blocks")),
-          .convolved = convolved_of(from.attr("convolved"))};
+          .convolved = convolved_of(from.attr("convolved")),
+          .scale = from.attr("scale").cast<float>(),
+          .bias_dim = bias.is_none() ? 0 : bias.attr("dim").cast<int64_t>(),
+          .bias_reach = bias.is_none() ? 0 : bias.attr("reach").cast<int64_t>()};
 }
 
 NormPlacement placement_of(const std::string& name) {
@@ -289,6 +295,7 @@ void read_kinds(const py::object& from, Config& c) {
   c.norm_placement = placement_of(name("norm_placement"));
   c.norm_gates = from.attr("norm_gates").cast<int64_t>();
   c.merges = from.attr("merges").cast<bool>();
+  c.conv_taps = from.attr("conv_taps").cast<int64_t>();
   c.distance_bias = one_of<DistanceBiasKind>("distance_bias", name("distance_bias"),
                                              {{"shared", DistanceBiasKind::shared},
                                               {"each_layer", DistanceBiasKind::each_layer},

@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "model/partition.h"
+
 namespace forearm {
 namespace {
 
@@ -52,7 +54,8 @@ HeadShape Config::head_shape(size_t layer) const {
           own.blocks ? own.blocks->most() : 0,
           value == dim ? 0 : value,
           own.blocks ? own.blocks->block : 0,
-          own.blocks && own.blocks->heads ? (own.blocks->chosen + 1) * blocks_of_span(own.blocks->block) : 0};
+          own.blocks && own.blocks->heads ? (own.blocks->chosen + 1) * blocks_of_span(own.blocks->block) : 0,
+          own.bias_dim};
 }
 
 std::vector<HeadShape> Config::head_shapes() const {
@@ -107,6 +110,7 @@ StateShape Config::state(size_t layer) const {
             .heads = 1,  // late rows, and the late half of values
             .head_floats = own->convolved->late() * channels + heads.kv_heads * heads.head_dim / 2};
   }
+  if (conv_taps) return {.tail_rows = conv_taps - 1, .channels = LayerConvChannels(*this, layer).end};
   if (const auto* kind = layers[layer].mixer_as<CompressedKind>(); kind && kind->ratio)
     return {.tail_rows = 3 * kind->series(), .channels = head_dim + kind->index_dim};
   return {};

@@ -41,13 +41,17 @@ struct AttentionKind {
   std::optional<size_t> shared_from = std::nullopt;
   int64_t segment = 0;   // keys of the query's own segment of so many positions are visible; 0: all
   bool unit_qk = false;  // q and k are normalized per head, without weights, after their rotation
-  // Queries at position p are multiplied by 1 + query_growth * log(1 + floor((p + query_first) / query_positions)).
+  // Queries at position p are multiplied by 1 + query_growth * log(1 + floor((p + query_first) / query_positions)), or,
+  // if they grow smoothly, by 1 + query_growth * log(max(1, (p + query_first) / query_positions)).
   float query_growth = 0.0f;
   int64_t query_positions = 0, query_first = 0;
+  bool query_smooth = false;
   int64_t value_dim = 0;  // numbers of a head's values; 0: head_dim
   bool sinks = false;     // each head has one more logit in the denominator of its softmax
   std::optional<BlockIndexerKind> blocks = std::nullopt;  // chosen for each token and kv head; none: all are seen
   std::optional<ConvolvedKind> convolved = std::nullopt;  // none: queries and keys are projected alone
+  float scale = 0.0f;                                     // of scores; 0: Config's
+  int64_t bias_dim = 0, bias_reach = 0;                   // RelativeBias; 0: none
 };
 
 // The heads of an attention layer. Layers of equal shapes share the plan of their attention.
@@ -60,6 +64,7 @@ struct HeadShape {
   int64_t value = 0;   // numbers of a value, if these are not as wide as keys; 0: they are
   int64_t block = 0;   // neighbouring keys that are chosen together, for each kv head; 0: keys are chosen one by one
   int64_t slots = 0;   // KV blocks that hold what is chosen for all kv heads, some of it masked; 0: no key is masked
+  int64_t bias = 0;    // numbers of each head that a bias by distance is made of
 
   int64_t group() const { return heads / kv_heads; }
   int64_t value_dim() const { return latent ? latent : value ? value : head_dim; }
@@ -191,6 +196,7 @@ struct ExpertsKind {
   bool skips = false;           // results of `zeros` are 0 instead
   int64_t router_rank = 0;      // columns of a router that is an MLP (RouterMlp); 0: it is a matrix
   bool router_follows = false;  // it reads what the router of the layer before has handed on
+  int64_t always = 0;           // of the experts, the last ones, which every token chooses
 
   int64_t choices() const { return count + zeros; }                      // that the router has
   int64_t slots() const { return active + (shared && !apart ? 1 : 0); }  // results that a row sums up
@@ -309,6 +315,7 @@ struct Config {
   bool layer_scalar = false;         // the residual is multiplied with a number at the end of each layer
   bool merges = false;               // vectors scale and move both the residual and what is added to it (Norm::merge)
   bool sub_norm = false;             // what the last matrix of each half of a layer reads is normalized
+  int64_t conv_taps = 0;             // of four convolutions in each layer (LayerConvolutions); 0: none
 
   bool tied_head = false;
   std::optional<PerLayerKind> per_layer = std::nullopt;
@@ -343,7 +350,9 @@ struct Config {
   bool gates_latents() const { return has_latents() && attention_gate != Gate::none && !head_gates; }
   const BlockIndexerKind* block_indexer() const;  // of all layers that have one; null: none has
   // A half's result is not added to the residual: it is projected, and joined there behind it.
-  bool joins_behind() const { return parallel_residual || hyper; }
+  bool joins_behind() const { return parallel_residual || joins_both(); }
+  // Of both halves, one after the other.
+  bool joins_both() const { return hyper || conv_taps; }
   // The layers have compressed attention.
   bool compressed() const { return layers[0].mixer_as<CompressedKind>(); }
   // Columns of the embedding of all layers; 0: none.

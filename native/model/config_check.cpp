@@ -4,7 +4,9 @@
 #include <string>
 
 #include "model/config.h"
+#include "model/mixers/biases/relative_bias.h"
 #include "model/mixers/recurrent/check_recurrent.h"
+#include "model/mixers/recurrent/layer_convolutions.h"
 
 namespace forearm {
 namespace {
@@ -14,6 +16,8 @@ void check_experts(const Config& c, size_t layer) {
   in_range("number of experts", experts.count, 2, 4096);
   in_range("experts whose result is their input", experts.zeros, 0, experts.behind || c.merges ? 4096 : 0);
   in_range("experts of a token", experts.active, 1, experts.choices());
+  in_range("experts that every token chooses", experts.always, 0, experts.correction ? experts.active - 1 : 0);
+  if (experts.always && experts.groups > 1) refuse("experts in groups are all chosen by their scores");
   in_range("groups of experts", experts.groups, 1, experts.count);
   if (experts.count % experts.groups != 0)
     refuse("the number of experts (" + std::to_string(experts.count) + ") is not a multiple of groups (" +
@@ -310,6 +314,8 @@ void check(const Config& c, const Limits& limits) {
   if (!c.slopes.empty()) check_slopes(c);
   check_streams(c);
   check_layers(c);
+  LayerConvolutions::check(c);
+  RelativeBias::check(c);
   check_matrices(c);
   check_pooling(c);
   in_range("step_tokens", limits.step_tokens, 1, kLargest);

@@ -35,7 +35,8 @@ Forward::Forward(const Config& c, const Ranks& ranks, const Weights& weights, co
       embed_merge_(weights.embed_merge()),
       s_(scratch),
       step_(c, ranks, scratch, pool, phases(c, scratch)),
-      attention_(weights, kv, states, step_),
+      convolutions_(weights, states, step_),
+      attention_(weights, kv, states, convolutions_, step_),
       latent_attention_(weights, kv, attention_, step_),
       compressed_attention_(weights, kv, states, step_),
       short_conv_(weights, states, step_),
@@ -86,6 +87,10 @@ void Forward::walk(StepWalk w) {
     if (c_.norm_gates) add = gated_norms_.apply(w, i, GatedNorms::Half::mixer, add);
     const Norm* mixed = mix(w, i, add);
     if (c_.hyper) mixed = hyper_.join(w, 2 * i);
+    if (c_.conv_taps) {
+      convolutions_.join(w, i, LayerConvolutions::Half::mixer);
+      mixed = nullptr;
+    }
     // A parallel feed-forward reads the residual before the mixer's result, which is added after it.
     const Norm* before = c_.parallel_residual ? nullptr : mixed;
     add = mixed;
@@ -100,6 +105,10 @@ void Forward::walk(StepWalk w) {
     if (later && i == due) add = std::exchange(later, nullptr);
     if (c_.parallel_residual) add = mixed;
     if (c_.hyper) add = hyper_.join(w, 2 * i + 1);
+    if (c_.conv_taps) {
+      convolutions_.join(w, i, LayerConvolutions::Half::feed_forward);
+      add = nullptr;
+    }
     if (c_.alt_up) add = alt_up_.correct(w, i, *add);
     if (c_.per_layer) add = per_layer_.apply(w, i, add);
     if (c_.alt_up) add = alt_up_.go_on(w, i, *add);

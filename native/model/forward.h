@@ -39,7 +39,7 @@ class Forward {
   // Computes a checked batch: writes its keys and values to the KV cache, its states to their slots, and the logits of
   // its logit rows to the scratch. The team enters once and walks all phases, with barriers where data crosses threads:
   // five a layer, with experts six to eight, with Mamba2 or an embedding of each layer two, with an RG-LRU one,
-  // with Mamba three or four, with each gated norm three more.
+  // with Mamba three or four, with each gated norm three more, with four convolutions four more.
   void run(const Batch& batch);
   // See Executor.
   void record_inputs() { step_.record_inputs(); }
@@ -61,6 +61,7 @@ class Forward {
   const std::vector<float>& embed_merge_;
   Scratch& s_;
   Step step_;
+  LayerConvolutions convolutions_;
   Attention attention_;
   LatentAttention latent_attention_;
   CompressedAttention compressed_attention_;

@@ -22,7 +22,7 @@ HeadUnits::HeadUnits(const HeadShape& s)
   const QkvColumns at(s);
   add_section({0, std::min(at.key, at.projected)}, s.heads, s.head_dim, false, false);
   if (s.keys) add_section({at.key, at.value}, s.kv_heads, s.head_dim, true, false);
-  if (s.values) add_section({at.value, at.gate}, s.kv_heads, s.value_dim(), true, true);
+  if (s.values) add_section({at.value, at.bias}, s.kv_heads, s.value_dim(), true, true);
 }
 
 // The last unit includes the padding of its section.

@@ -58,20 +58,33 @@ inline Partition split_columns(int64_t columns, int64_t unit, int threads) {
   return partition;
 }
 
-// The columns of queries, keys, values and, if the layer has them, gates: sections that are each padded to whole
-// panels. Those that a layer does not project are behind the columns of its matrix.
+// The columns of queries, keys, values and, if the layer has them, what a bias by distance is made of and gates:
+// sections that are each padded to whole panels. Those that a layer does not project are behind the columns of its
+// matrix.
 struct QkvColumns {
-  int64_t key, value, gate, end;  // the queries start at 0
-  int64_t projected;              // columns of the joint matrix, of which one section alone is not padded
+  int64_t key, value, bias, gate, end;  // the queries start at 0
+  int64_t projected;                    // columns of the joint matrix, of which one section alone is not padded
 
   explicit QkvColumns(const HeadShape& s)
       : key(round_up(s.heads * s.head_dim, kPanel)),
         value(key + round_up(s.kv_heads * s.head_dim, kPanel)),
-        gate(value + round_up(s.kv_heads * s.value_dim(), kPanel)),
+        bias(value + round_up(s.kv_heads * s.value_dim(), kPanel)),
+        gate(bias + round_up(s.heads * s.bias, kPanel)),
         end(gate + round_up(s.heads * s.gates, kPanel)),
         projected(s.values ? end
                   : s.keys ? value
                            : s.heads * s.head_dim) {}
+};
+
+// The channels of a layer's four convolutions (LayerConvolutions): keys at 0, values, and the results of both halves.
+struct LayerConvChannels {
+  int64_t value, mixer, feed_forward, end;
+
+  LayerConvChannels(const Config& c, size_t layer)
+      : value(c.head_shape(layer).kv_heads * c.head_shape(layer).head_dim),
+        mixer(2 * value),
+        feed_forward(mixer + c.hidden),
+        end(feed_forward + c.hidden) {}
 };
 
 // The columns of a short convolution's joint matrix (ShortConvTask's b, c and x): as QkvColumns'.

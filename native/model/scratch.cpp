@@ -4,9 +4,10 @@
 #include <stdexcept>
 
 #include "model/feed_forward/hyper_connections.h"
+#include "model/mixers/biases/distance_embeddings.h"
+#include "model/mixers/biases/relative_bias.h"
 #include "model/mixers/block_indexer.h"
 #include "model/mixers/compressed_attention.h"
-#include "model/mixers/distance_embeddings.h"
 #include "model/mixers/indexer.h"
 #include "model/mixers/recurrent/convolved_heads.h"
 #include "model/mixers/recurrent/gated_delta.h"
@@ -81,6 +82,8 @@ int64_t beside_columns(const Config& c) {
 
 int64_t recurrence_channels(const Config& c) {
   int64_t most = 0;
+  for (size_t i = 0; i < c.layers.size() && c.conv_taps; ++i)
+    most = std::max({most, c.hidden, LayerConvChannels(c, i).mixer});
   for (const LayerKind& layer : c.layers) {
     if (const auto* mamba = layer.mamba2()) most = std::max(most, mamba->channels());
     if (const auto* own = layer.mixer_as<SelectiveScanKind>()) most = std::max(most, own->inner);
@@ -110,7 +113,7 @@ int64_t sub_norm_columns(const Config& c) {
 }
 
 int64_t mixer_scratch_floats(const Config& c, const Limits& limits) {
-  int64_t most = DistanceEmbeddings::scratch_floats(c, limits);
+  int64_t most = std::max(DistanceEmbeddings::scratch_floats(c, limits), RelativeBias::scratch_floats(c));
   for (const LayerKind& layer : c.layers)
     if (const auto* delta = layer.mixer_as<GatedDeltaKind>()) most = std::max(most, GatedDelta::scratch_floats(*delta));
   return std::max({most, Indexer::scratch_floats(c, limits), BlockIndexer::scratch_floats(c, limits),
@@ -276,7 +279,7 @@ int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int th
   if (c.block_indexer()) carve_block_index(carver, c, limits, threads);
   carve_experts(carver, limits, threads);
   beside_experts = carver.floats(experts.apart ? tokens : 0, c.hidden);
-  distances = carver.take<float>(DistanceEmbeddings::kept_floats(c) * 4);
+  distances = carver.take<float>(std::max(DistanceEmbeddings::kept_floats(c), RelativeBias::kept_floats(c)) * 4);
   alibi_reach = limits.max_model_len;
   alibi = carver.take<float>(static_cast<int64_t>(c.slopes.size()) * DistanceBias{nullptr, alibi_reach}.stride() * 4);
   for (size_t i = 0; i < c.ropes.size(); ++i) {

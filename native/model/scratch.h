@@ -100,7 +100,7 @@ class Scratch {
   Operand residual;   // [step_tokens, hidden], f32_rows: the residual stream
   Operand mixer_in;   // [step_tokens, columns of the widest mixer's joint matrix], f32_rows
   Operand beside_in;  // [step_tokens, columns of the widest Mamba2 beside attention], f32_rows
-  Operand convolved;  // [step_tokens, channels of the widest Mamba, Mamba2 or RG-LRU, or ConvolvedHeads'], f32_rows
+  Operand convolved;  // [step_tokens, channels of the widest recurrence or convolution of heads or layers], f32_rows
   Operand side;  // [step_tokens, 2 * hidden], f32_rows: of a SideBlock the residual and the embedding; else no rows
   Operand projected;  // [step_tokens, hidden], f32_rows: rows before a post-norm; learned positions, token types
   Operand logits;     // [step_logit_rows, Config::out_columns()], f32_rows
@@ -176,7 +176,7 @@ class Scratch {
     return static_cast<float*>(mixer_in.data) + row * mixer_in.stride + column;
   }
 
-  float* distances;                    // [DistanceEmbeddings::kept_floats]: kept for all steps
+  float* distances;                    // [DistanceEmbeddings::kept_floats] or RelativeBias's: kept for all steps
   float* alibi;                        // DistanceBias::values of Config::slopes: kept for all steps
   int64_t alibi_reach;                 // and its reach
   std::vector<float*> cosines, sines;  // by rope: [step_tokens, rotary_dim / 2]

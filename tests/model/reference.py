@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from tests.model.reference_compressed import compressed_attention, joined, weighed
-from tests.model.reference_recurrent import RECURRENT, gated_delta, mamba2
+from tests.model.reference_recurrent import RECURRENT, gated_delta, half_convolved, mamba2, relative_bias
 from tests.model.reference_routes import Seen, chosen_blocks, chosen_keys, routes
 from tests.model.reference_streams import (
     first_streams,
@@ -145,8 +145,10 @@ def feed_forward(
     """The result of the second half of a layer. x: the residual, normalized. before: the one before the mixer."""
     own = layer.feed_forward
     if isinstance(own, Experts):
-        return experts_apart(config, own, w, residual, e) if own.apart else experts(own, w, x, e, before=before)
-    return mlp(own, w, x, e, config) if own else np.zeros_like(x)
+        y = experts_apart(config, own, w, residual, e) if own.apart else experts(own, w, x, e, before=before)
+    else:
+        y = mlp(own, w, x, e, config) if own else np.zeros_like(x)
+    return half_convolved(config, layer.mixer, w, "mlp", y, e) if isinstance(layer.mixer, Attention) else y
 
 
 def of_layer(config: ModelConfig, weights: dict[str, Array], layer: int) -> dict[str, Array]:
@@ -259,6 +261,7 @@ def attention(
     q = linear(x, w["q"], w.get("q.bias"), e)
     k = q if layer.shared_from is not None else linear(x, w["k"], w.get("k.bias"), e)
     v = linear(x, w["v"], w.get("v.bias"), e) if "v" in w else k
+    k, v = (half_convolved(config, layer, w, name, a, e) for name, a in (("k", k), ("v", v)))
     if config.qkv_clip:
         q, k, v = (np.clip(a, -config.qkv_clip, config.qkv_clip) for a in (q, k, v))
     if config.qk_norm == "full":
@@ -279,7 +282,9 @@ def attention(
     k, v = e.around(k, e.cache), e.around(v, e.cache)
     k, v = (k, v) if layer.shared_from is None else kept[layer.shared_from]
     seen = chosen_blocks(config, layer, w, x, positions, e) if layer.blocks else None
-    mixed = attended(config, w, q, k, v, (layer.window, layer.segment), positions, e, seen)
+    scaled = replace(config, attention_scale=layer.scale or config.attention_scale)
+    bias = relative_bias(layer, w, x, growth(layer, positions + layer.query_first), e)
+    mixed = attended(scaled, w, q, k, v, (layer.window, layer.segment), positions, e, seen, bias)
     if config.attention_gate != "none":
         gate = linear(x, w["q_gate"], None, e).reshape(*mixed.shape[:2], -1)
         gate = np.logaddexp(0, gate) if config.attention_gate == "softplus" else sigmoid(gate)
@@ -287,13 +292,16 @@ def attention(
     mixed = mixed.reshape(len(x), -1)
     if config.sub_norm:
         mixed = norm(config, w, "attn_sub_norm", mixed, e)
-    return layer.out_scale * linear(mixed, w["o"], w.get("o.bias"), e), (k, v)
+    y = layer.out_scale * linear(mixed, w["o"], w.get("o.bias"), e)
+    return half_convolved(config, layer, w, "mixer", y, e), (k, v)
 
 
 def growth(own: Attention | LatentAttention, positions: Array) -> Array:
     """Return the factors of queries at these positions."""
     if not own.query_growth:
         return np.ones((1, 1, 1))
+    if isinstance(own, Attention) and own.query_smooth:
+        return (1 + own.query_growth * np.log(np.maximum(1, positions / own.query_positions)))[:, None, None]
     return (1 + own.query_growth * np.log(1 + positions // own.query_positions))[:, None, None]
 
 
@@ -307,6 +315,7 @@ def attended(
     positions: Positions,
     e: Rounding,
     seen: Seen = None,
+    bias: Array | None = None,
 ) -> Array:
     """The values that each head sees, weighted: [tokens, heads, value]. q, k, v: [tokens, heads or kv heads, dim]."""
     window, segment = reach  # 0: none
@@ -318,6 +327,7 @@ def attended(
     scores = scores * config.attention_scale
     if config.attention_softcap:
         scores = config.attention_softcap * np.tanh(scores / config.attention_softcap)
+    scores = scores if bias is None else e.around(scores + bias, e.sums, 2)
     distance = positions[:, None] - positions[None, :]
     if config.slopes:
         scores = e.around(scores - np.array(config.slopes)[:, None, None] * np.abs(distance), e.sums)
@@ -329,8 +339,7 @@ def attended(
         scores = e.around(scores + w["attention_bias"].reshape(-1, config.heads)[buckets].transpose(2, 0, 1), e.sums)
     distance = np.abs(distance) if config.bidirectional else distance
     visible = (distance >= 0) & ((distance < window) if window else True)
-    if segment:
-        visible &= positions[:, None] // segment == positions[None] // segment
+    visible = visible & (positions[:, None] // segment == positions[None] // segment) if segment else visible
     if seen is not None:
         visible = visible & seen
     scores = np.where(visible, scores, -np.inf)

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 from tests.model.reference_sums import Array, Rounding, activated, linear, sigmoid
 
+from forearm.model.families.config import Attention, ModelConfig
 from forearm.model.families.recurrences import GatedDelta, Lightning, Mamba2, RgLru, SelectiveScan, ShortConv
 
 
@@ -27,6 +28,31 @@ def convolved(taps: int, w: dict[str, Array], u: Array, e: Rounding) -> Array:
     if e.sums:
         y = e.summed(y, np.einsum("jtc,jc->tc", rows**2, weights**2), taps)
     return y + w.get("conv.bias", 0.0)
+
+
+def half_convolved(config: ModelConfig, own: Attention, w: dict[str, Array], part: str, u: Array, e: Rounding) -> Array:
+    """The sum of rows and of one of a layer's four convolutions over them; times the factor behind the last."""
+    if not config.conv_taps:
+        return u
+    _, kv_heads, head_dim = config.heads_of(own)
+    channels = np.cumsum([kv_heads * head_dim, kv_heads * head_dim, config.hidden])
+    taps = dict(zip(("k", "v", "mixer", "mlp"), np.split(w["conv"], channels * config.conv_taps), strict=True))
+    y = e.around(convolved(config.conv_taps, {"conv": taps[part]}, u, e) + u, e.sums, 2)
+    return y * w["feed_forward_scale"] if part == "mlp" else y
+
+
+def relative_bias(own: Attention, w: dict[str, Array], x: Array, growth: Array, e: Rounding) -> Array | None:
+    """The bias of each score, [heads, tokens, keys]: profiles by distance, which each token weighs for each head."""
+    if own.bias is None:
+        return None
+    r = (linear(x, w["r"], None, e).reshape(len(x), -1, own.bias.dim) * growth).swapaxes(0, 1)
+    profiles = w["relative_bias"].reshape(own.bias.dim, own.bias.reach)
+    by_distance = np.matmul(r, profiles)
+    if e.sums:
+        by_distance = e.summed(by_distance, np.matmul(r**2, profiles**2), own.bias.dim)
+    distance = np.arange(len(x))[:, None] - np.arange(len(x))[None]
+    rows = np.clip(distance, 0, own.bias.reach - 1)[None].repeat(len(r), axis=0)
+    return np.where((distance >= 0) & (distance < own.bias.reach), np.take_along_axis(by_distance, rows, axis=2), 0.0)
 
 
 def mamba2(own: Mamba2, w: dict[str, Array], x: Array, eps: float, e: Rounding) -> Array:

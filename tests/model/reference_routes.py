@@ -29,6 +29,8 @@ def routes(
         "sqrt_softplus": np.sqrt(np.logaddexp(0, logits)),
         "sigmoid_chosen": logits,
     }[own.score]
+    if own.always and correction is not None:
+        correction = np.append(correction, np.full(own.always, np.inf))
     choice = scores if correction is None else scores + correction
     if own.groups > 1:
         groups = choice.reshape(len(choice), own.groups, -1)

@@ -18,6 +18,7 @@ from forearm.model.families.recurrences import (
     HyperConnections,
     Lightning,
     Mamba2,
+    RelativeBias,
     RgLru,
     RouterMlp,
     SelectiveScan,
@@ -73,6 +74,9 @@ LIMITED = Experts(40, 12, 3, score="sigmoid", correction=True, renormalized=True
 LIMITED = replace(LIMITED, shared=FeedForward(72, limit=0.3, gate_limit=0.45))
 BESIDE_SHARED = Experts(40, count=12, active=3, shared=FeedForward(72), shared_gate=True)
 NGRAMS = HashedNgrams(2, 40, 3, 7, (12345678901, 998877, 5000000029), (101, 103, 107, 109), 424)
+# A bias that reaches over two chunks of keys, and one that ends with a window; experts that every token chooses.
+ATTENDING, NEAR = Attention(None, bias=RelativeBias(12, 600)), RelativeBias(8, 70)
+SINKING = Experts(40, 14, 5, score="sigmoid", correction=True, renormalized=True, scale=3.0, always=2)
 ON_SHORTCUT = Experts(40, 7, 4, correction=True, scale=1.5, zeros=5, behind=2)
 BACK = replace(rope(8), inv_freq=-rope(8).inv_freq)
 # Cases with other branches of forward(): full-width qk-norm and norms after the layers; sandwich norms, windows and
@@ -384,6 +388,17 @@ SHAPES = {
             Layer(Attention(0), FeedForward(176, limit=0.4, gate_limit=0.6)),
             Layer(Attention(0, 600, heads=8), LIMITED),
             Layer(Attention(0), replace(LIMITED, limit=0.6, gate_limit=0.9, shared=FeedForward(72))),
+        ),
+    ),
+    "four convolutions": replace(
+        LLAMA,
+        embed_norm=True,
+        qk_norm="head",
+        conv_taps=4,
+        layers=(
+            Layer(replace(ATTENDING, window=70, heads=4, kv_heads=1, head_dim=20, bias=NEAR), FeedForward(176)),
+            Layer(replace(ATTENDING, query_growth=0.3, query_positions=100, query_first=1, query_smooth=True), SINKING),
+            Layer(replace(ATTENDING, scale=0.1), FeedForward(100)),
         ),
     ),
     "delta by channel": replace(

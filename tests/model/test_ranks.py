@@ -29,6 +29,7 @@ KINDS = [
     ("gated norms", WeightFormat("bfloat16"), "bfloat16"),
     ("rg-lru", WeightFormat("int4", 16), "bfloat16"),
     ("convolved heads", WeightFormat("int4", 16), "bfloat16"),
+    ("four convolutions", WeightFormat("int4", 16), "bfloat16"),
     ("delta by channel", WeightFormat("int4", 16), "bfloat16"),
     ("beside the residual", WeightFormat("int4", 16), "bfloat16"),
     ("shortcut", WeightFormat("int4", 16), "bfloat16"),

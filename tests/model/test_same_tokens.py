@@ -71,8 +71,8 @@ class Weights:
             if config.sub_norm and isinstance(layer.feed_forward, FeedForward):
                 self.vector(f"layers.{i}.attn_sub_norm", config.heads * config.head_dim, 1.0)
                 self.vector(f"layers.{i}.ffn_sub_norm", layer.feed_forward.width, 1.0)
-            if isinstance(layer.feed_forward, Experts) and layer.feed_forward.correction:
-                self.vector(f"layers.{i}.correction", layer.feed_forward.count + layer.feed_forward.zeros, 0.0)
+            if isinstance(own := layer.feed_forward, Experts) and own.correction:
+                self.vector(f"layers.{i}.correction", own.count + own.zeros - own.always, 0.0)
             if isinstance(layer.feed_forward, Experts) and (router := layer.feed_forward.router):
                 self.vector(f"layers.{i}.router_norm", router.rank, 1.0)
                 if router.follows:
@@ -161,7 +161,7 @@ class Weights:
             self.mamba2(prefix, layer.mamba2)
 
     def chosen_by(self, prefix: str, mixer: Mixer | None) -> None:
-        """Load what chooses blocks of keys and weighs residual streams, and sinks."""
+        """Load what chooses blocks of keys and weighs residual streams, sinks, convolutions of layers, biases."""
         own = self.config.hyper_connections
         if own and (ngrams := self.config.layers[int(prefix.split(".")[1])].ngrams):
             numbers = own.streams * self.config.hidden
@@ -172,10 +172,21 @@ class Weights:
             self.vector(prefix + "index_norm", mixer.blocks.head_dim, 1.0)
         for half in ("attention", "mlp") if self.config.merges else ():
             self.vector(f"{prefix}{half}_merge", 4 * self.config.hidden, 0.7)
+        if isinstance(mixer, Attention):
+            self.convolutions(prefix, mixer)
         for half in ("hyper_attention", "hyper_mlp") if own else ():
             self.hyper(prefix + half, own.weights, own.scales)
         if isinstance(mixer, CompressedAttention) or (isinstance(mixer, Attention | LatentAttention) and mixer.sinks):
             self.vector(prefix + "sinks", self.config.heads_of(mixer)[0], 0.5)
+
+    def convolutions(self, prefix: str, mixer: Attention) -> None:
+        """Load a layer's four convolutions, and the profiles of its bias by distance."""
+        _, kv_heads, head_dim = self.config.heads_of(mixer)
+        if taps := self.config.conv_taps:
+            self.vector(prefix + "conv", taps * 2 * (kv_heads * head_dim + self.config.hidden), 0.0)
+            self.vector(prefix + "feed_forward_scale", 1, 1.0)
+        if mixer.bias:
+            self.vector(prefix + "relative_bias", mixer.bias.dim * mixer.bias.reach, 0.0)
 
     def heads(self, prefix: str, mixer: Attention) -> None:
         """Load convolutions of heads, or their norms."""
@@ -285,7 +296,7 @@ OTHERS = (
     "slopes", "shortcut", "chosen keys", "chosen blocks", "latents of several sizes", "gated norms",
     "streams that keep their rows", "compressed", "per layer", "streams", "experts apart", "heads by layer",
     "gated streams", "norms within halves", "norms of heads with biases", "a layer before the head", "limits by layer",
-    "convolved heads",
+    "convolved heads", "four convolutions",
 )  # fmt: skip
 FLOATS: tuple[DTypeName, ...] = ("float32", "bfloat16")
 KINDS: list[tuple[str, WeightFormat, str]] = [(s, WeightFormat(dtype), dtype) for s in SHAPES for dtype in FLOATS]
@@ -293,7 +304,7 @@ KINDS += [
     (shape, WeightFormat("bfloat16"), kv)
     for shape in (
         *("llama", "gemma2", "gemma4", "latent", "chosen keys", "latents of several sizes"),
-        *("chosen blocks", "gated streams", "compressed", "convolved heads"),
+        *("chosen blocks", "gated streams", "compressed", "convolved heads", "four convolutions"),
     )
     for kv in ("int8", "fp8_e4m3", "fp8_e5m2")
 ]

@@ -54,7 +54,7 @@ class Experts {
   // The norm behind the experts; null: their sum is added to the residual. One without weights: it is projected.
   const Norm* norm_behind(size_t layer) const {
     const Norm& norm = weights_.norms(layer).post_mlp;
-    return step_.config.hyper || kind(layer).behind ? &norm : norm.if_there();
+    return step_.config.joins_both() || kind(layer).behind ? &norm : norm.if_there();
   }
   // The norm that experts read the residual through.
   const Norm& norm_before(size_t layer) const {

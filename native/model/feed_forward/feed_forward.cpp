@@ -70,7 +70,7 @@ const Norm* FeedForward::apply(StepWalk& w, size_t layer, const Norm* add) {
   if (kind.gate_cut) apply_cut(w, layer, add);
   const Operand activated = kind.gate_cut ? step_.output(w, step_.scratch.activated, down.matrix)
                                           : activate(w, layer, step_.stream(w, add, norms.pre_mlp, up.matrix));
-  const Norm* after = step_.config.hyper ? &norms.post_mlp : norms.post_mlp.if_there();
+  const Norm* after = step_.config.joins_both() ? &norms.post_mlp : norms.post_mlp.if_there();
   step_.project_back(w, activated, down, after, kind.out_scale);
   step_.barrier(w);
   return after;

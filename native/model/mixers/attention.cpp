@@ -9,11 +9,14 @@
 
 namespace forearm {
 
-Attention::Attention(const Weights& weights, const KvBlocks& kv, const States& states, Step& step)
+Attention::Attention(const Weights& weights, const KvBlocks& kv, const States& states,
+                     const LayerConvolutions& convolutions, Step& step)
     : config_(step.config),
       weights_(weights),
       kv_(kv),
+      convolutions_(convolutions),
       step_(step),
+      relative_(weights, step),
       indexer_(weights, kv, states, step),
       convolved_(weights, states, step),
       shape_of_(config_.layers.size()) {
@@ -26,7 +29,7 @@ Attention::Attention(const Weights& weights, const KvBlocks& kv, const States& s
     size_t& shape = shape_of_[i];
     while (shape < shapes_.size() && shapes_[shape].heads != heads) ++shape;
     if (shape == shapes_.size()) shapes_.push_back({heads, QkvColumns(heads), HeadUnits(heads), plan()});
-    if (i + 1 == config_.layers.size()) last_plan_.emplace(plan());
+    if (i + 1 == config_.layers.size() && !config_.conv_taps) last_plan_.emplace(plan());
     if (heads.latent) continue;  // LatentAttention has the layer's matrices
     most_units = std::max(most_units, shapes_[shape].units.count());
     const std::string layer = "layers." + std::to_string(i) + ".";
@@ -46,6 +49,7 @@ Attention::Attention(const Weights& weights, const KvBlocks& kv, const States& s
 void Attention::plan() {
   if (biases_.size() < weights_.attention_biases().size()) spread_biases();
   if (distances_) distances_->project();
+  relative_.pack();
   indexer_.plan();
   for (LayersOfShape& shape : shapes_) shape.plan.make(step_.batch());
   if (last_plan_) last_plan_->make_for_logits(step_.batch());
@@ -102,7 +106,7 @@ Operand Attention::attend_to(StepWalk& w, size_t layer, const Operand& in) {
     indexer_.choose(w, layer);
   }
   attend(w, layer);
-  if (layer + 1 == layers_.size()) step_.keep_logit_rows(w);
+  if (layer + 1 == layers_.size() && !config_.conv_taps) step_.keep_logit_rows(w);
   step_.barrier(w);
   return step_.output(w, step_.scratch.mixed, layers_[layer].o->matrix, weights_.norms(layer).attn_sub.if_there());
 }
@@ -116,13 +120,17 @@ void Attention::project_qkv(StepWalk& w, size_t layer, const Operand& in) {
   task.scale = 1.0f;
   task.out = step_.scratch.mixer_in;
   const Linear& qkv = *layers_[layer].qkv;
-  if (config_.qk_norm != QkNorm::full && !convolved_.has(layer))
+  if (config_.qk_norm != QkNorm::full && !config_.conv_taps && !convolved_.has(layer))
     return step_.multiply(w, qkv, task, [this, layer](Range rows, int64_t row_block, Range columns) {
       finish_columns(layer, rows, row_block, columns);
     });
   step_.multiply(w, qkv, task);
-  step_.barrier(w);  // the norm is over all heads of a row, the convolutions over rows
+  step_.barrier(w);  // the norm is over all heads of a row, a convolution over rows
   if (convolved_.has(layer)) convolved_.finish(w, layer, qkv);
+  if (config_.conv_taps) {
+    convolutions_.convolve_keys_and_values(w, layer);
+    step_.barrier(w);
+  }
   finish_heads(layer, step_.mine(w, tokens), {0, shape(layer).heads.heads}, {0, shape(layer).heads.kv_heads});
 }
 
@@ -161,7 +169,10 @@ void Attention::finish_heads(size_t layer, Range rows, Range query, Range kv) {
     normalize(rows, query.begin * dim, query.size(), dim, nullptr);
     normalize(rows, key, kv.size(), dim, nullptr);
   }
-  if (kind(layer).query_growth != 0.0f) grow(kind(layer), rows, query.begin * dim, query.size() * dim);
+  if (kind(layer).query_growth != 0.0f) {
+    grow(kind(layer), rows, query.begin * dim, query.size() * dim);
+    grow(kind(layer), rows, s.at.bias + query.begin * s.heads.bias, query.size() * s.heads.bias);
+  }
   for (int64_t h = kv.begin; h < kv.end; ++h)
     step_.kernel.write_kv({kv_.layer(static_cast<int64_t>(layer), h), qkv_at(rows.begin, s.at.key + h * dim),
                            qkv_at(rows.begin, s.at.value + h * width), step_.scratch.mixer_in.stride, rows.size(), dim,
@@ -183,8 +194,10 @@ float Attention::query_factor(float growth, int64_t position, int64_t positions)
 // Multiplies queries beyond the first query_positions, so that attention stays sharp over long contexts.
 void Attention::grow(const AttentionKind& kind, Range rows, int64_t column, int64_t columns) {
   for (int64_t r = rows.begin; r < rows.end; ++r) {
-    const float factor =
-        query_factor(kind.query_growth, step_.batch().position[r] + kind.query_first, kind.query_positions);
+    const int64_t position = step_.batch().position[r] + kind.query_first;
+    const float times = static_cast<float>(position) / static_cast<float>(kind.query_positions);
+    const float factor = kind.query_smooth ? 1.0f + kind.query_growth * std::log(std::max(1.0f, times))
+                                           : query_factor(kind.query_growth, position, kind.query_positions);
     if (factor == 1.0f) continue;
     float* x = qkv_at(r, column);
     for (int64_t i = 0; i < columns; ++i) x[i] *= factor;
@@ -246,7 +259,7 @@ void Attention::attend(StepWalk& w, size_t layer) {
   }
   task.window = kind(layer).window;
   task.segment = kind(layer).segment;
-  task.scale = config_.attention_scale;
+  task.scale = kind(layer).scale != 0.0f ? kind(layer).scale : config_.attention_scale;
   task.softcap = config_.attention_softcap;
   task.sinks = or_null(weights_.sinks(layer));
   if (!config_.slopes.empty()) task.bias = {step_.scratch.alibi, step_.scratch.alibi_reach};
@@ -254,7 +267,15 @@ void Attention::attend(StepWalk& w, size_t layer) {
     task.bias = {biases_[biases_.size() > 1 ? layer : 0].data(),
                  static_cast<int64_t>(config_.distance_buckets.size() / 2)};
   task.out = step_.scratch.mixed.target(layers_[layer].o->matrix, weights_.norms(layer).attn_sub.if_there());
-  forearm::attend(w, step_, kv_, plan_of(layer), layer, task, {distances_ ? &*distances_ : nullptr, &indexer_});
+  MakeKeyBias biases;
+  if (distances_ || kind(layer).bias_dim || shape(layer).heads.slots)
+    biases = [&](int member, const AttentionItem& item, Range keys) { return bias_of(member, layer, item, keys); };
+  forearm::attend(w, step_, kv_, plan_of(layer), layer, task, biases);
+}
+
+KeyBias Attention::bias_of(int member, size_t layer, const AttentionItem& item, Range keys) const {
+  if (shape(layer).heads.slots) return item.chosen ? indexer_.mask(member, item.row, keys) : KeyBias{};
+  return distances_ ? distances_->terms(member, layer, item, keys) : relative_.values(member, layer, item, keys);
 }
 
 }  // namespace forearm

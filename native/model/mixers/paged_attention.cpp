@@ -57,7 +57,7 @@ void foresee(const Step& step, const KvBlocks& kv, const AttentionPlan& plan, si
 }
 
 void attend_piece(int member, const Step& step, const KvBlocks& kv, const AttentionPlan& plan, size_t layer,
-                  AttendTask task, const AttentionWork& work, const ScoreBiases& biases) {
+                  AttendTask task, const AttentionWork& work, const MakeKeyBias& biases) {
   const AttentionItem& item = plan.item(work);
   task.cache = kv.layer(static_cast<int64_t>(layer), item.kv_head);
   task.blocks = blocks_of(step, kv, layer, item);
@@ -78,15 +78,16 @@ void attend_piece(int member, const Step& step, const KvBlocks& kv, const Attent
   task.chunk_end = item.chunk_end(task.window);
   task.out_row = item.out_row;
   task.scratch = step.scratch.attend(member);
-  const auto add_terms = [&] {
-    const Range keys{task.chunk_begin * kChunkTokens, std::min(task.chunk_end * kChunkTokens, item.keys)};
-    if (biases.distances) task.key_bias = biases.distances->terms(member, layer, item, keys);
-    if (item.chosen && heads.slots)
-      task.key_bias = biases.masks->mask(member, item.row, {keys.begin, task.chunk_end * kChunkTokens});
+  const auto add_biases = [&] {
+    const int64_t keys = item.keys ? item.keys : item.first_position + item.tokens;
+    if (biases) {
+      const Range own{task.chunk_begin * kChunkTokens, std::min(task.chunk_end * kChunkTokens, keys)};
+      task.key_bias = biases(member, item, own);
+    }
   };
   if (!work.split) {
     if (task.cache.by_token) gather(member, step, item, task);
-    add_terms();
+    add_biases();
     return step.kernel.attend(task);
   }
 
@@ -98,7 +99,7 @@ void attend_piece(int member, const Step& step, const KvBlocks& kv, const Attent
   task.chunk_end = work.chunk + 1;
   task.partials = partials + work.chunk * stride;
   if (task.cache.by_token) gather(member, step, item, task);
-  add_terms();
+  add_biases();
   step.kernel.attend(task);
   if (!plan.finish_chunk(work, chunks)) return;
   task.partials = partials + first * stride;
@@ -123,7 +124,7 @@ void find_slots(const StepWalk& w, const Step& step, const KvBlocks& kv) {
 }
 
 void attend(StepWalk& w, Step& step, const KvBlocks& kv, const AttentionPlan& plan, size_t layer,
-            const AttendTask& task, const ScoreBiases& biases) {
+            const AttendTask& task, const MakeKeyBias& biases) {
   step.hand_out(
       w, [&plan](int rank) { return static_cast<int64_t>(plan.work(rank).size()); },
       [&](int rank, int64_t i) {

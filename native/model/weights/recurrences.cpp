@@ -14,6 +14,16 @@ void Weights::declare_convolution(size_t layer, int64_t width, int64_t channels,
   if (bias) declare_vector(name + ".bias", convolutions_[layer].bias, channels, {channels, {}});
 }
 
+// What a convolution reads is added to its result: that is one more for each channel's last tap.
+void Weights::declare_layer_convolutions(const Config& c, size_t layer) {
+  declare_convolution(layer, c.conv_taps, LayerConvChannels(c, layer).end, false);
+  const std::string prefix = "layers." + std::to_string(layer) + ".";
+  VectorValues& taps = vectors_.at(prefix + "conv");
+  taps.plus = 1.0f;
+  taps.plus_last = true;
+  declare_vector(prefix + "feed_forward_scale", convolutions_[layer].scale, 1, {1, {}});
+}
+
 void Weights::declare_mamba2(size_t layer, const Mamba2Kind& kind) {
   declare_convolution(layer, kind.taps, kind.channels(), kind.conv_bias);
   const std::string prefix = "layers." + std::to_string(layer) + ".";

@@ -1,6 +1,7 @@
 #include "model/weights/weights.h"
 
 #include <cmath>
+#include <limits>
 #include <stdexcept>
 
 namespace forearm {
@@ -33,6 +34,7 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
       by_token_(c.layers.size()),
       convolutions_(c.layers.size()),
       recurrences_(c.layers.size()),
+      relative_biases_(c.layers.size()),
       pooler_norms_(c.dense.size()) {
   Formats left = formats;
   for (const MatrixSpec& spec : c.matrices) declare(spec, left);
@@ -40,9 +42,11 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
     throw std::invalid_argument("there is a format for '" + left.begin()->first + "'; this model has no such matrix");
   for (size_t i = 0; i < layers_.size() && !c.modules; ++i) declare_norms(c, i);
   for (size_t i = 0; i < layers_.size(); ++i)
-    if (const auto& experts = c.layers[i].experts; experts && experts->correction)
-      declare_vector("layers." + std::to_string(i) + ".correction", corrections_[i], experts->choices(),
-                     {experts->choices(), {}});
+    if (const auto& experts = c.layers[i].experts; experts && experts->correction) {
+      const int64_t given = experts->choices() - experts->always;
+      declare_vector("layers." + std::to_string(i) + ".correction", corrections_[i], experts->choices(), {given, {}});
+      std::fill(corrections_[i].begin() + given, corrections_[i].end(), std::numeric_limits<float>::infinity());
+    }
   if (c.hyper) declare_hyper(c);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const std::string layer = "layers." + std::to_string(i) + ".";
@@ -61,6 +65,11 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
       const int64_t heads = c.head_shape(i).heads;
       declare_vector(layer + "sinks", sinks_[i], heads, {heads, {}});
     }
+    if (own && own->bias_dim) {
+      const int64_t values = own->bias_dim * own->bias_reach;
+      declare_vector(layer + "relative_bias", relative_biases_[i], values, {values, {}});
+    }
+    if (c.conv_taps) declare_layer_convolutions(c, i);
     if (c.alt_up) declare_alt_up(c, i);
     if (c.layers[i].ngrams) declare_ngrams(c, i);
     if (const auto* conv = c.layers[i].mixer_as<ShortConvKind>())
@@ -384,7 +393,8 @@ void Weights::load_vector(const std::string& name, const float* data, int64_t n,
       throw std::invalid_argument("'" + name + "' has the value " + std::to_string(data[i]) +
                                   "; each must be a whole number from 0 to " + std::to_string(part.below - 1));
   for (int64_t i = 0; i < n; ++i) {
-    const float value = part.kept ? static_cast<float>(part.kept(data[i])) : data[i] + part.plus;
+    const bool plain = part.plus_last && (row + i + 1) % part.place.width != 0;
+    const float value = part.kept ? static_cast<float>(part.kept(data[i])) : plain ? data[i] : data[i] + part.plus;
     (*part.values)[static_cast<size_t>(part.place.column(row + i))] = value;
   }
   std::fill_n(part.loaded.begin() + row, n, true);

@@ -49,6 +49,7 @@ struct Convolution {
   std::vector<float> taps;       // [width][channels]
   std::vector<float> bias;       // [channels]; empty: none
   std::vector<float> key_scale;  // [kv_heads], of ConvolvedHeads
+  std::vector<float> scale;      // [1]: of the results of a layer's feed-forward (LayerConvolutions)
 };
 
 // The vectors of a recurrence and of the norm behind it (Mamba2Task, DeltaGatesTask, GatedNormTask).
@@ -132,6 +133,8 @@ class Weights {
   const std::vector<float>& sinks(size_t layer) const { return sinks_[layer]; }
   // The biases of attention, each [bias_rows][heads]: none, the one of all layers, or one of each.
   const std::vector<std::vector<float>>& attention_biases() const { return attention_biases_; }
+  // What a layer's bias by distance is made of, [bias_dim][bias_reach]; empty: it has none (RelativeBias).
+  const std::vector<float>& relative_bias(size_t layer) const { return relative_biases_[layer]; }
   // The norm of the embeddings of distances, [hidden].
   const Norm& distance_norm() const { return distance_norm_; }
   const AltUpVectors& alt_up(size_t layer) const { return alt_ups_[layer]; }
@@ -179,6 +182,7 @@ class Weights {
     std::vector<bool> loaded;          // by row
     int64_t below = 0;                 // values are whole numbers from 0 to below - 1; 0: any
     double (*kept)(double) = nullptr;  // what is kept of a value; null: itself, and plus
+    bool plus_last = false;            // plus is added to the last of each Place::width values alone
   };
 
   MatrixRows& rows_for(const std::string& name, int64_t row, int64_t rows, int64_t k);
@@ -193,6 +197,7 @@ class Weights {
   void declare_ngrams(const Config& config, size_t layer);
   void declare_compressed(const Config& config, size_t layer, const CompressedKind& kind);
   void declare_convolution(size_t layer, int64_t width, int64_t channels, bool bias);
+  void declare_layer_convolutions(const Config& config, size_t layer);
   void declare_mamba2(size_t layer, const Mamba2Kind& kind);
   void declare_delta(size_t layer, const GatedDeltaKind& kind);
   void declare_lightning(size_t layer, const LightningKind& kind);
@@ -221,7 +226,7 @@ class Weights {
   std::vector<std::vector<float>> entry_biases_, by_token_;
   std::vector<Convolution> convolutions_;
   std::vector<Recurrence> recurrences_;
-  std::vector<std::vector<float>> attention_biases_;
+  std::vector<std::vector<float>> attention_biases_, relative_biases_;
   std::vector<Norm> pooler_norms_;
   Norm final_norm_, embed_norm_, head_norm_, per_layer_norm_, distance_norm_;
   std::map<std::string, MatrixRows> matrices_;

@@ -13,7 +13,14 @@ if TYPE_CHECKING:
     from forearm.array_types import Float32Array
     from forearm.model.families.encoders.dense import Dense
     from forearm.model.families.indexed.indexers import BlockIndexer, Indexer
-    from forearm.model.families.recurrences import AltUp, ConvolvedHeads, HashedNgrams, HyperConnections, RouterMlp
+    from forearm.model.families.recurrences import (
+        AltUp,
+        ConvolvedHeads,
+        HashedNgrams,
+        HyperConnections,
+        RelativeBias,
+        RouterMlp,
+    )
     from forearm.model.modules.linear_module import LinearModule
 
 # swiglu_oai: gpt-oss's clamped gate * sigmoid(1.702 gate) * (up + 1), only of a gated feed-forward. xielu: Apertus'
@@ -40,8 +47,8 @@ class Attention:
     head_dim. keys_as_values: values are the projected keys, before their norm and rotation (Gemma 4). shared_from: the
     layer whose keys and values are read; None: the layer has its own. unit_qk: q and k are normalized per head, without
     weights, after their rotation (Llama 4). sinks: each head has one more logit in the denominator of its softmax.
-    query_growth: queries at position p are multiplied by 1 + query_growth * log(1 + floor((p + query_first) /
-    query_positions)) (Ministral 3, Llama 4).
+    query_growth: queries at position p are multiplied by 1 + query_growth * log(1 + floor(n)), n = (p + query_first) /
+    query_positions (Ministral 3, Llama 4); log(max(1, n)) if query_smooth (Inkling). scale: of scores; 0: the model's.
     """
 
     rope: int | None  # index into ModelConfig.ropes; None: no positions (SmolLM3's NoPE layers, OPT)
@@ -62,6 +69,9 @@ class Attention:
     o_bias: bool = False  # of this layer, where ModelConfig's is false
     blocks: BlockIndexer | None = None  # chooses the keys that are seen; None: all are
     convolved: ConvolvedHeads | None = None  # makes queries, keys and values of what is projected
+    query_smooth: bool = False
+    scale: float = 0.0
+    bias: RelativeBias | None = None
 
 
 @dataclass(frozen=True)
@@ -144,6 +154,7 @@ class Experts:
     router: what chooses experts; None: a matrix.
     behind: the result is added to the residual behind so many further layers, which don't read it; 0: behind this one.
     ahead: the router reads the residual before the layer's mixer, without a norm (SmallThinker).
+    always: the last so many of the experts are among those that every token chooses (Inkling's shared ones).
     """
 
     width: int
@@ -176,6 +187,7 @@ class Experts:
     ahead: bool = False
     skips: bool = False
     router: RouterMlp | None = None
+    always: int = 0
 
 
 @dataclass(frozen=True)
@@ -230,8 +242,7 @@ class ModelConfig:
     layer_norm: bool = False  # LayerNorm instead of RMSNorm
     norm_bias: bool = True  # of LayerNorm
     centred: bool = False  # norms and the matrices behind them have biases (quantization/centred.py)
-    # Norms whose output replaces the residual: "first" is the norm of the embeddings; "all" is BERT, whose norm after
-    # each half of a layer is computed as the norm before the next half.
+    # Norms whose output is the residual: "first": that of embeddings; "all": each is that before the next half (BERT).
     norm_residual: Literal["none", "first", "all"] = "none"
     norm_placement: NormPlacement = "pre"
     norm_plus_one: bool = False  # weights are stored minus one (Gemma)
@@ -243,11 +254,12 @@ class ModelConfig:
     qk_norm_after_rope: bool = False
     qk_norm_bias: bool = False  # of LayerNorms of each head
     norm_gates: int = 0  # rank of the gates behind norms before mixers and experts (A.X K2); 0: there are none
-    # Of linear functions of the token, one for each number of attention's results, which these are multiplied with.
-    attention_gate: Literal["none", "sigmoid", "softplus"] = "none"
-    head_gates: bool = False  # one for each head instead
+    attention_gate: Literal["none", "sigmoid", "softplus"] = "none"  # of linear functions of the token, times results
+    head_gates: bool = False  # one for each head instead of one for each number of its result
     v_norm: bool = False  # values are normalized per head, without weights (Gemma 4)
     sub_norm: bool = False  # RMSNorms of what o and down read, over whole rows (BitNet)
+    conv_taps: int = 0  # of four short convolutions in each layer (Inkling; recurrent/inkling.py); 0: there are none
+    stored_vocab: int = 0  # rows of the checkpoint's embedding, of which the first are tokens'; 0: vocab_size
     layer_scalar: bool = False  # the residual is multiplied with a number of the checkpoint at the end of each layer
     merges: bool = False  # the residual, and what is added to it, get vectors added and are multiplied with vectors
     qkv_clip: float = 0.0  # q, k and v are clamped to this size; 0: not
@@ -274,9 +286,9 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
     # Names of tensors that differ from Llama's, of all layers or a single one (names.py; of experts: _PLACE). Behind a
-    # name: "[i]": the i-th of equal parts. "[first:rows:step]": rows in pieces of `rows`, the first at row `first` and
-    # each `step` rows after the one before. "[halves]": the rows of each head's two halves alternate. "[_a,_b]": rows
-    # of two tensors, whose names end so.
+    # name: "[i]": the i-th of equal parts. "[i::2]": every second row. "[first:rows:step]": pieces of `rows` rows, each
+    # `step` rows after the one before. "[halves]": the rows of each head's two halves alternate. "[_a,_b]": rows of two
+    # tensors, whose names end so.
     names: dict[str, str] = field(default_factory=dict)
     shared: dict[str, str] = field(default_factory=dict)  # matrices that are those of an earlier layer, by name
 
@@ -305,4 +317,4 @@ class ModelConfig:
     @property
     def has_states(self) -> bool:
         """True if a layer keeps a state of each sequence, which is of one position alone, beside keys and values."""
-        return any(keeps_state(layer.mamba2 or layer.mixer) for layer in self.layers)
+        return self.conv_taps > 0 or any(keeps_state(layer.mamba2 or layer.mixer) for layer in self.layers)

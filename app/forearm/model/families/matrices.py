@@ -151,18 +151,18 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str, aside: bool = False) -> 
 
     if isinstance(own, Attention):
         heads, kv_heads, head_dim = config.heads_of(own)
-        query, key, value = heads * head_dim, kv_heads * head_dim, kv_heads * (own.value_dim or head_dim)
-        result = heads * (own.value_dim or head_dim)
-        names = "q" if own.shared_from is not None else "qk" if own.keys_as_values else "qkv"
-        rows = [(n, f"self_attn.{n}_proj", {"q": query, "k": key, "v": value}[n]) for n in names]
-        gate = heads if config.head_gates else result
+        value, few = own.value_dim or head_dim, own.bias.dim if own.bias else 0
+        sizes = {"q": heads * head_dim, "k": kv_heads * head_dim, "v": kv_heads * value, "r": heads * few}
+        names = ("q" if own.shared_from is not None else "qk" if own.keys_as_values else "qkv") + "r" * bool(few)
+        rows = [(n, f"self_attn.{n}_proj", sizes[n]) for n in names]
+        gate = heads if config.head_gates else heads * value
         rows += [("q_gate", "self_attn.q_proj", gate)] if config.attention_gate != "none" else []
         yield joint("qkv", rows, "mixer_in", config.qkv_bias)
         if own.convolved:
             part = MatrixPart(f"{at}conv_heads", "self_attn.qkv_proj.conv_qk_grouped", head_dim)
             k, count = head_dim * own.convolved.head_taps, heads + kv_heads
             yield MatrixSpec(part.name, (part,), k, "mixer_heads", bias=True, experts=count, active=count)
-        yield single(f"{at}o", "self_attn.o_proj", width, result, "mixer_out", config.o_bias or own.o_bias)
+        yield single(f"{at}o", "self_attn.o_proj", width, heads * value, "mixer_out", config.o_bias or own.o_bias)
     elif isinstance(own, ShortConv):
         yield joint("conv_in", [(f"conv_{n}", "conv.in_proj", width) for n in "bcx"], "mixer_in", own.bias)
         yield single(f"{at}conv_out", "conv.out_proj", width, width, "mixer_out", own.bias)

@@ -240,6 +240,18 @@ class CompressedAttention:
 
 
 @dataclass(frozen=True)
+class RelativeBias:
+    """A bias of scores by distance that each token makes for itself (Inkling).
+
+    A head has `dim` numbers of the token, linear functions of it, which weigh as many profiles of the bias, each of a
+    number for every distance from 0 to reach - 1 back. Keys farther back have none.
+    """
+
+    dim: int
+    reach: int
+
+
+@dataclass(frozen=True)
 class HyperConnections:
     """Manifold-constrained hyper-connections of `streams` residuals (Xie et al. 2025, arXiv:2512.24880).
 

@@ -1,4 +1,4 @@
-#include "model/mixers/distance_embeddings.h"
+#include "model/mixers/biases/distance_embeddings.h"
 
 #include <algorithm>
 #include <numeric>
