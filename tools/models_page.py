@@ -37,8 +37,8 @@ compressed-tensors, FP8, MXFP4, which stays in its 4.25 bits a weight (gpt-oss-2
 weights, kept as int4 beside int8 activations (BitNet b1.58 2B4T takes 1.59 GiB, its bfloat16 embedding included). GGUF
 says whether files of that architecture are read. Where layers keep a state beside keys and values (`lfm2`, `lfm3`,
 `granitemoehybrid`, `bamba`, `falcon_h1`, `nemotron_h`, `mamba`, `falcon_mamba`, `jamba`, `mamba2`, `zamba2`,
-`recurrent_gemma`, `zaya`, `qwen3_next`, `qwen3_5`, `kimi_linear`, `olmo_hybrid`, `bailing_hybrid`, `minimax`,
-`deepseek_v4`, `qwen4_exp_text`), prompts go on from
+`recurrent_gemma`, `zaya`, `inkling_text`, `qwen3_next`, `qwen3_5`, `kimi_linear`, `olmo_hybrid`, `bailing_hybrid`,
+`minimax`, `deepseek_v4`, `qwen4_exp_text`), prompts go on from
 cached blocks that have a copy of it (`--state-cache-slots`): at the last full block of a chat's system prompt and
 tools, of a prompt, and of an answer, where two prompts parted (the third with that beginning goes on there), and at a
 chunk's end while a slot is free. The second chat with a system prompt of 1500 tokens has its first token after 0.25 of
@@ -66,6 +66,9 @@ forearm bounds neither. llama.cpp turns half of a head of `step3p5` by the first
 head; forearm by every second one, as the checkpoint is computed.
 When transformers 5.23 reads a `zaya`, it sets what is added to the score of skipping all experts to -1; forearm takes
 what the file has. Files of ZAYA1 from before transformers had the model, of 80 half layers, are not read.
+In `inkling_text` the last rows of four convolutions are a layer's state, 12.1 MiB a sequence of the published sizes in
+float32. Its shared experts are two more of those that the router weighs, and rows of the vocabulary beyond
+unpadded_vocab_size are left out: no token has them. Layers with a window keep all keys, as in every model with states.
 Adapters of `zamba2` are added to the matrices of its shared blocks as these are read: Zamba2-7B takes 15.7 GiB in
 bfloat16, 2.0 more than its parameters, and multiplies with nothing beside.
 Of `exaone`, `internlm2`, `minicpm`, `baichuan`, `qwen`, `nemotron-nas` (`deci`), `deepseek`, `bailing_moe` and

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import transformers
+from tests.model.case_inkling import INKLING
 from tests.model.case_latents import GATED
 from tests.model.case_qwen4 import QWEN4_ROWS
 from tests.model.case_settings import ROWS
@@ -462,7 +463,7 @@ CASES: list[Case] = [
         },
         "vision_config": {"model_type": "qwen3_5_moe_vision", **_VISION},
     }),
-    *(Case(*row) for row in (*ROWS, *GATED, *TEXT_PARTS, *QWEN4_ROWS)),
+    *(Case(*row) for row in (*ROWS, *GATED, *INKLING, *TEXT_PARTS, *QWEN4_ROWS)),
     Case("opt", "OPTConfig", {"ffn_dim": 100, "word_embed_proj_dim": 72}),
     Case("opt-gelu-untied", "OPTConfig", {
         "ffn_dim": 90, "word_embed_proj_dim": 72, "activation_function": "gelu", "tie_word_embeddings": False,

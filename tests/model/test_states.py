@@ -46,6 +46,7 @@ SEEDS = range(6)
         "falcon_mamba",
         "jamba",
         "recurrent_gemma",
+        "inkling_text",
         "zamba2",
         "qwen3_next",
         "qwen3_5_text",
@@ -276,6 +277,9 @@ def state_floats(layer: Layer, config: ModelConfig) -> int:
     """Floats of a tiny model's state: the last rows of a convolution, and heads' matrices with a row of scales."""
     if isinstance(layer.mixer, ShortConv):
         return (layer.mixer.taps - 1) * config.hidden
+    if isinstance(layer.mixer, Attention) and config.conv_taps:  # of keys, values and both halves
+        _, kv_heads, head_dim = config.heads_of(layer.mixer)
+        return (config.conv_taps - 1) * 2 * (kv_heads * head_dim + config.hidden)
     if isinstance(layer.mixer, CompressedAttention):  # maximum, sum and weighted sum of each series
         return 3 * layer.mixer.series * (config.head_dim + layer.mixer.index_dim) if layer.mixer.ratio else 0
     if isinstance(layer.mixer, Attention) and layer.mixer.blocks:  # the sum of keys, in a piece of 128 bytes

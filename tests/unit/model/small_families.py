@@ -185,6 +185,13 @@ SMALL: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 2, "layer_types": ["full_attention", *["minimax_m3_sparse"] * 2],
         "mlp_layer_types": ["dense", "sparse", "sparse"],
     },
+    "inkling": {
+        "model_type": "inkling_text", "architectures": ["InklingForCausalLM"], "head_dim": 8, "num_key_value_heads": 2,
+        "swa_num_attention_heads": 2, "swa_num_key_value_heads": 1, "swa_head_dim": 12, "sliding_window_size": 8,
+        "d_rel": 4, "rel_extent": 12, "log_scaling_n_floor": 16, "n_routed_experts": 5, "num_experts_per_tok": 2,
+        "n_shared_experts": 2, "moe_intermediate_size": 24, "route_scale": 1.5, "logits_mup_width_multiplier": 2.0,
+        "layer_types": ["hybrid_sliding", "hybrid", "hybrid_sliding"], "mlp_layer_types": ["dense", "sparse", "sparse"],
+    },
     "step3p5": {
         "model_type": "step3p5", "architectures": ["Step3p5ForCausalLM"], "head_dim": 16, "num_attention_groups": 2,
         "moe_num_experts": 4, "moe_top_k": 2, "moe_intermediate_size": 24, "share_expert_dim": 16, "sliding_window": 8,

@@ -153,7 +153,7 @@ def test_every_family_has_a_published_config() -> None:
         "granite_swa", "granite_moe_swa", "mellum", "aria", "mistral4", "flint", "cohere2_moe", "emu3", "mllama",
         "paddleocr_vl", "hunyuan_vl", "deepseek_ocr2", "cohere_compass", "cosmos3_edge", "laguna", "mimo_v2_flash",
         "bailing_hybrid", "bloom", "mpt", "axk1", "nanochat", "minimax", "dbrx", "persimmon", "gpt_neox_japanese",
-        "modernbert_decoder", "minimax_m3", "hy_v4", "dots3_note", "axk2", "step3p5", "qwen4_exp", "zaya",
+        "modernbert_decoder", "minimax_m3", "hy_v4", "dots3_note", "axk2", "step3p5", "qwen4_exp", "zaya", "inkling",
     } | {family.__name__ for family in OWN_CODE.values()}  # fmt: skip
 
 

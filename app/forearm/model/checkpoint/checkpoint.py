@@ -270,6 +270,8 @@ def _fitting(tensor: StoredTensor, expected: tuple[int, ...], part: TensorPart) 
     if len(shape) == 3 and len(expected) == 2:  # the matrices of all experts: their rows follow each other
         rows, columns = (shape[2], shape[2]) if transposed else (shape[1], 0)
         shape = (shape[0] * rows, shape[1] if transposed else shape[2])
+    if part.name == "head" and shape == part.shape:  # without rows of no tokens, which the embedding may have
+        expected = shape
     # A vector may have any shape: the taps of a convolution are [channels, 1, taps].
     if shape != expected and (len(expected) > 1 or math.prod(shape) != expected[0]):
         raise ConfigError(

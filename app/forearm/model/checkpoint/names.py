@@ -11,18 +11,19 @@ from dataclasses import replace
 
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.mixer_names import heads_of
-from forearm.model.checkpoint.tensor_part import TensorPart, norm_vectors
+from forearm.model.checkpoint.tensor_part import TensorPart, halves, norm_vectors, pieces, tensors
 from forearm.model.checkpoint.vector_names import VECTORS, layer_name, stored_at, vectors
 from forearm.model.families.config import Experts, LatentAttention, ModelConfig
 from forearm.model.families.indexed import deepseek_v4, qwen4_exp
 from forearm.model.families.matrices import matrices
 from forearm.model.families.matrix_spec import MatrixPart, MatrixSpec
 from forearm.model.families.recurrent.delta import as_computed
+from forearm.model.families.recurrent.inkling import PUBLISHED as INKLING_PUBLISHED
 
 # Prefixes of a model's tensors: a causal model, multimodal ones (transformers 5, then 4), encoders, a bare model.
 _PREFIXES = (
     "model.", "backbone.", "model.language_model.", "language_model.model.", "model.text_model.", "bert.", "roberta.",
-    "distilbert.", "nomic_bert.", "gte.", "mpnet.", "new.", "deberta.", "gpt_neox.", "gpt_neox_japanese.",
+    "distilbert.", "nomic_bert.", "gte.", "mpnet.", "new.", "deberta.", "gpt_neox.", "gpt_neox_japanese.", "model.llm.",
     "transformer.", "thinker.model.", "language_model.backbone.", "text_model.model.", "biogpt.", "",
 )  # fmt: skip
 
@@ -78,8 +79,13 @@ def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collecti
     row, last = 0, ""
     for part in spec.parts if spec.experts > 1 else ():
         own = config.layers[int(part.name.split(".")[1])].feed_forward
-        zeros = own.zeros if isinstance(own, Experts) and not own.skips else 0
-        yield from _experts(spec, part, f"{prefix}{_stored(config, part)}", stored, zeros)
+        zeros, always = (own.zeros, own.always) if isinstance(own, Experts) else (0, 0)
+        zeros = 0 if isinstance(own, Experts) and own.skips else zeros
+        chosen = range(spec.experts - always)
+        yield from _experts(spec, part, f"{prefix}{_stored(config, part)}", stored, chosen, zeros)
+        if always:
+            name = stored_at(config.names, part.name, config.names[part.key.replace("experts.", "always.")])
+            yield from _experts(spec, part, f"{prefix}{name}", stored, range(spec.experts - always, spec.experts))
     for part in spec.parts if spec.experts == 1 else ():
         module, _, place = f"{prefix}{_stored(config, part)}".rstrip("]").partition("[")
         if spec.role == "head":
@@ -91,11 +97,17 @@ def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collecti
             for tensor, first, rows in qwen4_exp.shards(module, part.rows, stored):
                 yield TensorPart(part.name, tensor, (rows, spec.k), at=first, matrix=spec.name)
             continue
+        if spec.role in ("head", "embedding") and config.stored_vocab:
+            whole = config.stored_vocab
+        if place.endswith("::2"):
+            every = TensorPart(part.name, f"{module}.weight", (part.rows, spec.k), int(place[0]), matrix=spec.name)
+            yield replace(every, step=2)
+            continue
         if ":" in place or "," in place:
-            yield from (_pieces if ":" in place else _tensors)(part, module, place, spec)
+            yield from (pieces if ":" in place else tensors)(part, module, place, spec)
             continue
         if place == "halves":
-            yield from _halves(part, module, config.head_dim, spec)
+            yield from halves(part, module, config.head_dim, spec)
             continue
         yield TensorPart(
             part.name, f"{module}.weight", (part.rows, spec.k), row, of_rows=whole, matrix=spec.name,
@@ -114,9 +126,9 @@ def _stored(config: ModelConfig, part: MatrixPart) -> str:
 
 
 def _experts(
-    spec: MatrixSpec, part: MatrixPart, name: str, stored: Collection[str], zeros: int
+    spec: MatrixSpec, part: MatrixPart, name: str, stored: Collection[str], experts: range, zeros: int = 0
 ) -> Iterator[TensorPart]:
-    """Yield a part's rows of all experts, with their biases. name: as in ModelConfig.names, with the layer's prefix.
+    """Yield a part's rows of these experts, with their biases. name: as in ModelConfig.names, with the layer's prefix.
 
     zeros: further experts that have rows of no use in a tensor of gates and ups, as transformers computes.
     """
@@ -124,15 +136,15 @@ def _experts(
     assert found is not None
     module, transposed, place, every = found[1], bool(found[2]), found[3], bool(found[4])
     of_one = "{expert}" in module  # a tensor for each expert
-    at_once = 1 if of_one or transposed or place else spec.experts
+    at_once = 1 if of_one or transposed or place else len(experts)
     rows, step = at_once * part.rows, len(spec.parts) if every else 1
-    of_rows = (spec.experts + zeros) * len(spec.parts) * part.rows if place and zeros else None
-    for expert in range(0, spec.experts, at_once):
+    of_rows = (len(experts) + zeros) * len(spec.parts) * part.rows if place and zeros else None
+    for expert in range(0, len(experts), at_once):
         own = module.replace("{expert}", str(expert))
         first = 0 if of_one else expert * part.rows
         if place:
             first = first * len(spec.parts) + int(place) * (1 if every else part.rows)
-        shape, at = (rows, spec.k), expert * part.rows
+        shape, at = (rows, spec.k), (experts.start + expert) * part.rows
         tensor = own if own in stored else f"{own}.weight"
         yield TensorPart(part.name, tensor, shape, first, at, of_rows, spec.name, step, transposed)
         if spec.bias:
@@ -143,37 +155,6 @@ def _experts(
 # A name in ModelConfig.names of experts' matrices. "[1]": of the equal parts of an expert, which follow each other, the
 # second; "[1::2]": every second row from 1. ".T", also of other matrices: floats are stored as [k, rows].
 _PLACE = re.compile(r"(.+?)(\.T)?(?:\[(\d)(::2)?\])?")
-
-
-def _pieces(part: MatrixPart, module: str, place: str, spec: MatrixSpec) -> Iterator[TensorPart]:
-    """Yield a part whose rows lie in pieces, with its bias: `place` is "first:rows:step" (ModelConfig.names)."""
-    first, rows, step = map(int, place.split(":"))
-    of_rows = part.rows // rows * step
-    for at in range(0, part.rows, rows):
-        row = first + at // rows * step
-        yield TensorPart(part.name, f"{module}.weight", (rows, spec.k), row, at, of_rows, spec.name)
-        if spec.bias:
-            yield TensorPart(f"{part.name}.bias", f"{module}.bias", (rows,), row, at, of_rows)
-
-
-def _tensors(part: MatrixPart, module: str, place: str, spec: MatrixSpec) -> Iterator[TensorPart]:
-    """Yield a part made of equal tensors, with their biases: `place` has the ends of their names, with commas."""
-    rows = part.rows // len(place.split(","))
-    for i, end in enumerate(place.split(",")):
-        yield TensorPart(part.name, f"{module}{end}.weight", (rows, spec.k), at=i * rows, matrix=spec.name)
-        if spec.bias:
-            yield TensorPart(f"{part.name}.bias", f"{module}{end}.bias", (rows,), at=i * rows)
-
-
-def _halves(part: MatrixPart, module: str, head_dim: int, spec: MatrixSpec) -> Iterator[TensorPart]:
-    """Yield both halves of each head's rows, with their biases: in the tensor, their rows alternate."""
-    rows = head_dim // 2
-    for at in range(0, part.rows, rows):
-        row = at // head_dim * head_dim + at // rows % 2
-        own = TensorPart(part.name, f"{module}.weight", (rows, spec.k), row, at, part.rows, spec.name, step=2)
-        yield own
-        if spec.bias:
-            yield replace(own, name=f"{part.name}.bias", stored=f"{module}.bias", shape=(rows,), matrix="")
 
 
 def _joint_convolution(config: ModelConfig, prefix: str, stored: Collection[str]) -> dict[str, str]:
@@ -284,6 +265,8 @@ def _as_stored(config: ModelConfig, stored: Collection[str]) -> ModelConfig:
     """Return the model with the checkpoint's names: delta attention's as computed, DeepSeek V4's as published."""
     if any(".self_attn.forget_gate." in name for name in stored):
         return replace(config, names=as_computed(config.names))
+    if config.conv_taps and any(name.endswith(".attn.wq_du.weight") for name in stored):
+        return replace(config, names=config.names | INKLING_PUBLISHED)
     if config.hyper_connections is None or not any(name.endswith("layers.0.attn.wq_a.weight") for name in stored):
         return config
     embed = {} if "embed.weight" in stored else {"embed": VECTORS["embed"]}  # as transformers writes the others

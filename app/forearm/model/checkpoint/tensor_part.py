@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from forearm.array_types import Float32Array
 from forearm.model.checkpoint.shards import WHOLE, Mapping, StoredTensor, widened
+from forearm.model.families.matrices import MatrixPart, MatrixSpec
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,37 @@ def stored_shape(sharing: Sequence[TensorPart]) -> tuple[int, ...]:
     known = [part.of_rows for part in sharing if part.of_rows is not None]
     rows = known[0] if known else sum(part.stored_shape[0] for part in sharing)
     return rows, *sharing[0].stored_shape[1:]
+
+
+def pieces(part: MatrixPart, module: str, place: str, spec: MatrixSpec) -> Iterator[TensorPart]:
+    """Yield a part whose rows lie in pieces, with its bias: `place` is "first:rows:step" (ModelConfig.names)."""
+    first, rows, step = map(int, place.split(":"))
+    of_rows = part.rows // rows * step
+    for at in range(0, part.rows, rows):
+        row = first + at // rows * step
+        yield TensorPart(part.name, f"{module}.weight", (rows, spec.k), row, at, of_rows, spec.name)
+        if spec.bias:
+            yield TensorPart(f"{part.name}.bias", f"{module}.bias", (rows,), row, at, of_rows)
+
+
+def halves(part: MatrixPart, module: str, head_dim: int, spec: MatrixSpec) -> Iterator[TensorPart]:
+    """Yield both halves of each head's rows, with their biases: in the tensor, their rows alternate."""
+    rows = head_dim // 2
+    for at in range(0, part.rows, rows):
+        row = at // head_dim * head_dim + at // rows % 2
+        own = TensorPart(part.name, f"{module}.weight", (rows, spec.k), row, at, part.rows, spec.name, step=2)
+        yield own
+        if spec.bias:
+            yield replace(own, name=f"{part.name}.bias", stored=f"{module}.bias", shape=(rows,), matrix="")
+
+
+def tensors(part: MatrixPart, module: str, place: str, spec: MatrixSpec) -> Iterator[TensorPart]:
+    """Yield a part made of equal tensors, with their biases: `place` has the ends of their names, with commas."""
+    rows = part.rows // len(place.split(","))
+    for i, end in enumerate(place.split(",")):
+        yield TensorPart(part.name, f"{module}{end}.weight", (rows, spec.k), at=i * rows, matrix=spec.name)
+        if spec.bias:
+            yield TensorPart(f"{part.name}.bias", f"{module}{end}.bias", (rows,), at=i * rows)
 
 
 def norm_vectors(name: str, at: str, width: int, bias: bool, heads: int = 1) -> Iterator[TensorPart]:

@@ -39,6 +39,7 @@ _CARRIED = (
     "visual.",
     "embed_vision.",
     "audio_tower.",
+    "model.audio.",  # Inkling's
     "vision_encoder.",  # dots3-note's
     "audio_encoder.",
     "embed_audio.",

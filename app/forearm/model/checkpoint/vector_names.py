@@ -67,6 +67,7 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
             yield from norm_vectors(f"{layer}.{norm}", there, width, biases)
         if isinstance(mixer, Attention):
             yield from _head_norms(config, mixer, layer, at)
+            yield from _convolved(config, mixer, layer, at, isinstance(feed_forward, Experts))
         if isinstance(mixer, LatentAttention | CompressedAttention):
             yield from _latent(config, layer, prefix, names, mixer)
         yield from _feed_forward(config, layer, at, names, feed_forward)
@@ -82,6 +83,20 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
         yield from norm_vectors("embed_norm", f"{prefix}{names['embed_norm']}", config.hidden, biases)
     if config.final_norm and config.norm_weight:
         yield from norm_vectors("final_norm", f"{prefix}{names['final_norm']}", config.hidden, biases)
+
+
+def _convolved(config: ModelConfig, mixer: Attention, layer: str, at: str, sparse: bool) -> Iterator[TensorPart]:
+    """Yield the taps of a layer's four convolutions, which the executor has as one, what follows them, and a bias."""
+    taps, row, kv = config.conv_taps, 0, config.heads_of(mixer)[1] * config.heads_of(mixer)[2]
+    sizes = {"k": kv, "v": kv, "mixer": config.hidden, "feed_forward": config.hidden} if taps else {}
+    for name, channels in sizes.items():
+        yield TensorPart(f"{layer}.conv", f"{at}.{config.names[f'conv_{name}']}.weight", (channels * taps,), at=row)
+        row += channels * taps
+    if taps:
+        factor = config.names["experts_factor" if sparse else "dense_factor"]
+        yield TensorPart(f"{layer}.feed_forward_scale", f"{at}.{factor}", (1,))
+    if bias := mixer.bias:
+        yield TensorPart(f"{layer}.relative_bias", f"{at}.{config.names['relative_bias']}", (bias.dim * bias.reach,))
 
 
 def layer_name(names: Mapping[str, str], layer: int) -> str:
@@ -114,7 +129,8 @@ def _feed_forward(
 ) -> Iterator[TensorPart]:
     """Yield the vectors of experts and activations, and those that end a layer: its scalar, a norm of embeddings."""
     if isinstance(own, Experts) and own.correction:
-        yield TensorPart(f"{layer}.correction", f"{at}.{names['correction']}", (own.count + own.zeros,))
+        count = own.count + own.zeros - own.always
+        yield TensorPart(f"{layer}.correction", f"{at}.{names['correction']}", (count,))
     if isinstance(own, Experts) and own.router:
         module = names["router_mlp"]
         yield from norm_vectors(f"{layer}.router_norm", f"{at}.{module}.router_mlp.norm", own.router.rank, False)

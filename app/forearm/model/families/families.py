@@ -34,7 +34,7 @@ from forearm.model.families.encoders.encoders import ENCODERS, modernbert_decode
 from forearm.model.families.indexed import axk2, deepseek_v4, dots3_note, hy_v4, minimax_m3, qwen4_exp
 from forearm.model.families.keys import Keys, read_json, text_part
 from forearm.model.families.own_code.families import OWN_CODE
-from forearm.model.families.recurrent import delta, mamba2, recurrent_gemma, selective_scan, zamba, zaya
+from forearm.model.families.recurrent import delta, inkling, mamba2, recurrent_gemma, selective_scan, zamba, zaya
 from forearm.model.families.rope import check_rope, with_rope
 from forearm.model.generation import eos_ids, generation_keys
 
@@ -176,6 +176,7 @@ FAMILIES: dict[str, Family] = {
     "falcon_mamba": selective_scan.falcon_mamba,
     "jamba": selective_scan.jamba,
     "recurrent_gemma": recurrent_gemma.recurrent_gemma,
+    **dict.fromkeys(("inkling_text", "inkling_mm_model"), inkling.inkling),
     "qwen3_next": hybrid.qwen3_next,
     "qwen3_5_text": hybrid.qwen3_5,
     "qwen3_5_moe_text": hybrid.qwen3_5_moe,
