@@ -152,9 +152,9 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str, aside: bool = False) -> 
     if isinstance(own, Attention):
         heads, kv_heads, head_dim = config.heads_of(own)
         value, few = own.value_dim or head_dim, own.bias.dim if own.bias else 0
-        sizes = {"q": heads * head_dim, "k": kv_heads * head_dim, "v": kv_heads * value, "r": heads * few}
+        rows_of = {"q": heads * head_dim, "k": kv_heads * head_dim, "v": kv_heads * value, "r": heads * few}
         names = ("q" if own.shared_from is not None else "qk" if own.keys_as_values else "qkv") + "r" * bool(few)
-        rows = [(n, f"self_attn.{n}_proj", sizes[n]) for n in names]
+        rows = [(n, f"self_attn.{n}_proj", rows_of[n]) for n in names]
         gate = heads if config.head_gates else heads * value
         rows += [("q_gate", "self_attn.q_proj", gate)] if config.attention_gate != "none" else []
         yield joint("qkv", rows, "mixer_in", config.qkv_bias)
