@@ -9,7 +9,7 @@ import numpy as np
 
 from forearm.array_types import Float32Array
 from forearm.model.checkpoint.shards import WHOLE, Mapping, StoredTensor, widened
-from forearm.model.families.matrices import MatrixPart, MatrixSpec
+from forearm.model.families.matrix_spec import MatrixPart, MatrixSpec
 
 
 @dataclass(frozen=True)
