@@ -22,6 +22,13 @@ Kind one_of(const char* what, const std::string& name, std::initializer_list<std
   throw std::invalid_argument(std::string(what) + " is '" + name + "'; known: " + names);
 }
 
+// Reads fields of a Python object, each a name and the place of its value.
+template <class Value, class... Others>
+void read(const py::handle& from, const char* field, Value& value, Others&&... others) {
+  value = from.attr(field).cast<Value>();
+  if constexpr (sizeof...(others) > 0) read(from, std::forward<Others>(others)...);
+}
+
 Rope rope_of(const py::handle& rope) {
   const auto inv_freq = rope.attr("inv_freq").cast<py::array_t<float, py::array::c_style | py::array::forcecast>>();
   return {{inv_freq.data(), inv_freq.data() + inv_freq.size()},
@@ -47,33 +54,16 @@ FeedForwardKind feed_forward_of(const py::handle& from) {
 // The routing of an Experts, and its shared expert.
 ExpertsKind experts_of(const py::handle& from) {
   ExpertsKind e{};
-  const auto read = [&from]<class Value>(const char* field, Value& value) {
-    value = from.attr(field).template cast<Value>();
-  };
-  read("count", e.count);
-  read("active", e.active);
+  read(from, "count", e.count, "active", e.active, "correction", e.correction, "groups", e.groups, "groups_kept",
+       e.groups_kept, "group_best", e.group_best, "renormalized", e.renormalized, "sum_epsilon", e.sum_epsilon, "scale",
+       e.scale, "jitter", e.jitter, "scales_input", e.scales_input, "shared_gate", e.shared_gate, "apart", e.apart,
+       "by_token", e.by_token, "zeros", e.zeros, "behind", e.behind, "ahead", e.ahead, "skips", e.skips, "always",
+       e.always);
   e.score = score_of(from.attr("score").cast<std::string>());
-  read("correction", e.correction);
-  read("groups", e.groups);
-  read("groups_kept", e.groups_kept);
-  read("group_best", e.group_best);
-  read("renormalized", e.renormalized);
-  read("sum_epsilon", e.sum_epsilon);
-  read("scale", e.scale);
-  read("jitter", e.jitter);
-  read("scales_input", e.scales_input);
-  read("shared_gate", e.shared_gate);
-  read("apart", e.apart);
-  read("by_token", e.by_token);
-  read("zeros", e.zeros);
-  read("behind", e.behind);
-  read("ahead", e.ahead);
-  read("skips", e.skips);
   if (const py::object router = from.attr("router"); !router.is_none()) {
     e.router_rank = router.attr("rank").cast<int64_t>();
     e.router_follows = router.attr("follows").cast<bool>();
   }
-  read("always", e.always);
   const py::object shared = from.attr("shared");
   if (!shared.is_none()) e.shared = feed_forward_of(shared);
   return e;
@@ -81,25 +71,10 @@ ExpertsKind experts_of(const py::handle& from) {
 
 Mamba2Kind mamba2_of(const py::handle& from) {
   Mamba2Kind kind{};
-  const auto read = [&from]<class Value>(const char* field, Value& value) {
-    value = from.attr(field).template cast<Value>();
-  };
-  read("heads", kind.heads);
-  read("groups", kind.groups);
-  read("head_dim", kind.head_dim);
-  read("state_dim", kind.state_dim);
-  read("taps", kind.taps);
-  read("conv_bias", kind.conv_bias);
-  read("dt_least", kind.dt_least);
-  read("dt_most", kind.dt_most);
-  read("norm", kind.norm);
-  read("gate_first", kind.gate_first);
-  read("z_scale", kind.z_scale);
-  read("x_scale", kind.x_scale);
-  read("b_scale", kind.b_scale);
-  read("c_scale", kind.c_scale);
-  read("dt_scale", kind.dt_scale);
-  read("out_scale", kind.out_scale);
+  read(from, "heads", kind.heads, "groups", kind.groups, "head_dim", kind.head_dim, "state_dim", kind.state_dim, "taps",
+       kind.taps, "conv_bias", kind.conv_bias, "dt_least", kind.dt_least, "dt_most", kind.dt_most, "norm", kind.norm,
+       "gate_first", kind.gate_first, "z_scale", kind.z_scale, "x_scale", kind.x_scale, "b_scale", kind.b_scale,
+       "c_scale", kind.c_scale, "dt_scale", kind.dt_scale, "out_scale", kind.out_scale);
   return kind;
 }
 
@@ -379,53 +354,50 @@ Formats formats_of(const py::object& from) {
 
 Config config_of(const py::object& from, const py::object& matrices) {
   Config c{};
-  const auto read = [&from]<class Value>(const char* field, Value& value) {
-    value = from.attr(field).template cast<Value>();
-  };
-  read("vocab_size", c.vocab_size);
-  read("hidden", c.hidden);
-  read("heads", c.heads);
-  read("kv_heads", c.kv_heads);
-  read("head_dim", c.head_dim);
-  read("max_positions", c.max_positions);
+  read(from, "vocab_size", c.vocab_size);
+  read(from, "hidden", c.hidden);
+  read(from, "heads", c.heads);
+  read(from, "kv_heads", c.kv_heads);
+  read(from, "head_dim", c.head_dim);
+  read(from, "max_positions", c.max_positions);
   for (const py::handle& layer : from.attr("layers")) c.layers.push_back(layer_of(layer));
   for (const py::handle& matrix : matrices) c.matrices.push_back(matrix_of(matrix));
   for (const py::handle& rope : from.attr("ropes")) c.ropes.push_back(rope_of(rope));
-  read("learned_positions", c.learned_positions);
-  read("position_offset", c.position_offset);
-  read("token_types", c.token_types);
-  read("bidirectional", c.bidirectional);
-  read("distance_buckets", c.distance_buckets);
-  read("slopes", c.slopes);
-  read("embed_norm", c.embed_norm);
-  read("modules", c.modules);
-  read("pooled", c.pooled);
+  read(from, "learned_positions", c.learned_positions);
+  read(from, "position_offset", c.position_offset);
+  read(from, "token_types", c.token_types);
+  read(from, "bidirectional", c.bidirectional);
+  read(from, "distance_buckets", c.distance_buckets);
+  read(from, "slopes", c.slopes);
+  read(from, "embed_norm", c.embed_norm);
+  read(from, "modules", c.modules);
+  read(from, "pooled", c.pooled);
   for (const py::handle& dense : from.attr("dense")) c.dense.push_back(dense_of(dense));
   if (const py::object own = from.attr("head_dense"); !own.is_none()) c.head_dense = dense_of(own);
-  read("norm_eps", c.norm_eps);
-  read("layer_norm", c.layer_norm);
-  read("norm_bias", c.norm_bias);
-  read("centred", c.centred);
-  read("norm_plus_one", c.norm_plus_one);
-  read("norm_weight", c.norm_weight);
-  read("final_norm", c.final_norm);
-  read("parallel_residual", c.parallel_residual);
-  read("qk_norm_after_rope", c.qk_norm_after_rope);
-  read("qk_norm_bias", c.qk_norm_bias);
-  read("head_gates", c.head_gates);
-  read("v_norm", c.v_norm);
-  read("layer_scalar", c.layer_scalar);
-  read("sub_norm", c.sub_norm);
-  read("qkv_clip", c.qkv_clip);
+  read(from, "norm_eps", c.norm_eps);
+  read(from, "layer_norm", c.layer_norm);
+  read(from, "norm_bias", c.norm_bias);
+  read(from, "centred", c.centred);
+  read(from, "norm_plus_one", c.norm_plus_one);
+  read(from, "norm_weight", c.norm_weight);
+  read(from, "final_norm", c.final_norm);
+  read(from, "parallel_residual", c.parallel_residual);
+  read(from, "qk_norm_after_rope", c.qk_norm_after_rope);
+  read(from, "qk_norm_bias", c.qk_norm_bias);
+  read(from, "head_gates", c.head_gates);
+  read(from, "v_norm", c.v_norm);
+  read(from, "layer_scalar", c.layer_scalar);
+  read(from, "sub_norm", c.sub_norm);
+  read(from, "qkv_clip", c.qkv_clip);
   read_kinds(from, c);
-  read("tied_head", c.tied_head);
+  read(from, "tied_head", c.tied_head);
   read_streams(from, c);
-  read("attention_scale", c.attention_scale);
-  read("attention_softcap", c.attention_softcap);
-  read("logits_softcap", c.logits_softcap);
-  read("logits_scale", c.logits_scale);
-  read("embedding_scale", c.embedding_scale);
-  read("residual_scale", c.residual_scale);
+  read(from, "attention_scale", c.attention_scale);
+  read(from, "attention_softcap", c.attention_softcap);
+  read(from, "logits_softcap", c.logits_softcap);
+  read(from, "logits_scale", c.logits_scale);
+  read(from, "embedding_scale", c.embedding_scale);
+  read(from, "residual_scale", c.residual_scale);
   return c;
 }
 
