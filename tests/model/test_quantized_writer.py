@@ -114,9 +114,7 @@ def test_a_model_that_generates_no_text_is_refused_as_such(
 ) -> None:
     assert main(["quantize", str(minilm()), "-o", str(tmp_path / "codes"), "--format", format]) == 78
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith(
-        "it gives vectors or scores, and only models that generate text are written; serve it with --quantization"
-    )
+    assert line.endswith("it generates no text, so it is not written; serve it with --quantization")
 
 
 def test_routers_stay_floats_and_experts_have_one_format(tmp_path: Path) -> None:

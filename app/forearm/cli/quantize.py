@@ -63,10 +63,7 @@ def run(argv: Sequence[str]) -> int:
     threads = given.threads or len(os.sched_getaffinity(0))
     place = find_model(given.model)
     if pooling_plan(place, PoolingAsked()) is not None:
-        raise ConfigError(
-            f"{given.model}: it gives vectors or scores, and only models that generate text are written; "
-            "serve it with --quantization"
-        )
+        raise ConfigError(f"{given.model}: it generates no text, so it is not written; serve it with --quantization")
     with _new_folder(given.output):
         written = (_write_gguf if given.format.startswith(_GGUF) else _write_codes)(given, place, threads)
     if given.quality_tokens:

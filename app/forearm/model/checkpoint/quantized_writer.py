@@ -76,7 +76,9 @@ class CheckpointWriter:
         stored = {} if checkpoint.rotated else read_tensors(checkpoint.folder)
         self._copied = {name: tensor for name, tensor in stored.items() if name not in rounded}
         if not checkpoint.rotated:
-            self._check_names(rounded)
+            names = self._copied.keys() | {name for sharing in rounded.values() for name in self._names(sharing)}
+            if missing := {part.stored for part in parts(checkpoint.config, names)} - names:
+                raise self._refused(min(missing))
         self._kernels = _native.Kernels(_native.tier())
         self._threads = ThreadPoolExecutor(threads, "round")
         self._pieces: dict[str, list[KeptRows]] = defaultdict(list)  # these three by the name of a tensor
@@ -104,21 +106,13 @@ class CheckpointWriter:
             found[name] = own
         return found
 
-    def _check_names(self, rounded: Mapping[str, Sequence[TensorPart]]) -> None:
-        """Raise ConfigError if the names of what is written are not those of a checkpoint of this model."""
-        names = set(self._copied)
-        for sharing in rounded.values():
-            own = {sharing[0].stored}
-            if self._spec_of[sharing[0].name].experts > 1:
-                rows = self._expert_rows[sharing[0].name]
-                own = {
-                    _of_expert(part, row // rows)
-                    for part in sharing
-                    for row in range(part.at, part.at + part.shape[0], rows)
-                }
-            names |= own
-        if missing := {part.stored for part in parts(self._checkpoint.config, names)} - names:
-            raise self._refused(min(missing))
+    def _names(self, sharing: Sequence[TensorPart]) -> set[str]:
+        """Return the names of the tensors that are written of one: that of all experts is divided."""
+        name = sharing[0].name
+        if self._spec_of[name].experts == 1:
+            return {sharing[0].stored}
+        rows = self._expert_rows[name]
+        return {_of_expert(one, row // rows) for one in sharing for row in range(one.at, one.at + one.shape[0], rows)}
 
     def _refused(self, name: str) -> ConfigError:
         return ConfigError(

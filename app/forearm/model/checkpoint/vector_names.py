@@ -60,7 +60,9 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
         layer, at = f"layers.{i}", f"{prefix}{layer_name(names, i)}"
         absent = {"input_norm": mixer is None, "pre_mlp_norm": feed_forward is None}
         for norm in (
-            one for one in _NORMS[config.placement_of(own_layer)] if config.norm_weight and not absent.get(one)
+            one
+            for one in _NORMS[own_layer.norm_placement or config.norm_placement]
+            if config.norm_weight and not absent.get(one)
         ):
             there = f"{prefix}{stored_at(names, f'{layer}.{norm}', names[norm])}"
             width = config.hidden * (2 if own_layer.aside and norm == "input_norm" else 1)

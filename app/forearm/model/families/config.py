@@ -300,10 +300,6 @@ class ModelConfig:
             return self.heads, self.kv_heads, self.head_dim
         return mixer.heads or self.heads, mixer.kv_heads or self.kv_heads, mixer.head_dim or self.head_dim
 
-    def placement_of(self, layer: Layer) -> NormPlacement:
-        """Return where a layer's norms stand."""
-        return layer.norm_placement or self.norm_placement
-
     @property
     def layers_stand_alone(self) -> bool:
         """True if a layer can be computed by itself: it has keys of its own, and hands on the residual alone."""

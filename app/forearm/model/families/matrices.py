@@ -34,27 +34,24 @@ def matrices(config: ModelConfig) -> list[MatrixSpec]:
         if layer.mixer:
             found += _of_mixer(config, layer.mixer, at, layer.aside)
         if isinstance(layer.mixer, Attention) and (blocks := layer.mixer.blocks):
-            heads = blocks.heads or config.heads_of(layer.mixer)[1]
-            sizes = (("q", heads * blocks.head_dim), ("k", blocks.head_dim))
+            queries = (blocks.heads or config.heads_of(layer.mixer)[1]) * blocks.head_dim
+            sizes = (("q", queries), ("k", blocks.head_dim))
             few = tuple(MatrixPart(f"{at}index_{n}", f"self_attn.index_{n}_proj", rows) for n, rows in sizes)
             found.append(MatrixSpec(f"{at}index_in", few, width, "router", config.centred))
         if layer.aside:
             found.append(single(f"{at}side", "linear", width, width, "feed_forward_in"))
         if layer.beside:
             found += _of_mixer(config, layer.beside, at)
-        if own is None:
-            continue
         if isinstance(own, FeedForward):
             found += _up_and_down(config, own, at, "mlp.")
+        if not isinstance(own, Experts):
             continue
         if own.router:
             found += recurrent.router_mlp(config, own, at)
-            found += _up_and_down(config, own, f"{at}experts.", "mlp.experts.{expert}.")
-            continue
-        router = [MatrixPart(f"{at}router", "mlp.gate", own.count + own.zeros)]
-        if own.shared_gate:
-            router.append(MatrixPart(f"{at}shared_gate", "mlp.shared_expert_gate", 1))
-        found.append(MatrixSpec(f"{at}router", tuple(router), width, "router", own.router_bias or config.centred))
+        else:
+            gate = (MatrixPart(f"{at}shared_gate", "mlp.shared_expert_gate", 1),) * own.shared_gate
+            router = (MatrixPart(f"{at}router", "mlp.gate", own.count + own.zeros), *gate)
+            found.append(MatrixSpec(f"{at}router", router, width, "router", own.router_bias or config.centred))
         found += _up_and_down(config, own, f"{at}experts.", "mlp.experts.{expert}.")
         if own.shared:
             found += _up_and_down(config, own.shared, f"{at}shared.", "mlp.shared_expert.")
