@@ -4,19 +4,18 @@
 #include <stdexcept>
 #include <string>
 
+#include "model/step/multiply_heads.h"
+
 namespace forearm {
 namespace {
-
-float* at(const Operand& rows, int64_t row, int64_t column) {
-  return static_cast<float*>(rows.data) + row * rows.stride + column;
-}
 
 // A layer of attention and a feed-forward, or experts, each of one projection at its end.
 bool is_plain(const LayerKind& layer) {
   const auto* own = layer.mixer_as<AttentionKind>();
   const auto& half = layer.feed_forward;
-  return own && !own->shared_from && !own->keys_as_values && !own->value_dim && !own->blocks && !layer.beside &&
-         !layer.aside && half && !half->gate_cut && !(layer.experts && (layer.experts->apart || layer.experts->ahead));
+  return own && !own->shared_from && !own->keys_as_values && !own->value_dim && !own->blocks && !own->convolved &&
+         !layer.beside && !layer.aside && half && !half->gate_cut &&
+         !(layer.experts && (layer.experts->apart || layer.experts->ahead));
 }
 
 }  // namespace
@@ -27,8 +26,8 @@ void LayerConvolutions::check(const Config& c) {
     throw std::invalid_argument("the convolutions of a layer have " + std::to_string(c.conv_taps) +
                                 " taps; they must have 2 to 64");
   if (c.some_norm_after() || c.norm_residual != NormResidual::none || c.parallel_residual || c.hyper || c.alt_up ||
-      c.per_layer || c.layer_scalar || c.norm_gates || c.qk_norm == QkNorm::full || c.adds_later() || c.modules ||
-      c.sub_norm || !std::all_of(c.layers.begin(), c.layers.end(), is_plain))
+      c.per_layer || c.layer_scalar || c.merges || c.norm_gates || c.qk_norm == QkNorm::full || c.adds_later() ||
+      c.modules || c.sub_norm || !std::all_of(c.layers.begin(), c.layers.end(), is_plain))
     throw std::invalid_argument(
         "four convolutions in each layer need plain attention, and norms that stand before each half alone");
 }
@@ -42,11 +41,11 @@ void LayerConvolutions::convolve_keys_and_values(const StepWalk& w, size_t layer
   const Operand& convolved = step_.scratch.convolved;
   for (const bool values : {false, true}) {
     Operand rows = step_.scratch.mixer_in;
-    rows.data = at(rows, 0, values ? columns.value : columns.key);
+    rows.data = floats_at(rows, 0, values ? columns.value : columns.key);
     const Range part = values ? Range{channels.value, channels.mixer} : Range{0, channels.value};
     const Range own = convolve(w, layer, part, rows, part.begin);
     for (int64_t r = 0; r < w.rows; ++r)
-      std::copy_n(at(convolved, r, part.begin + own.begin), own.size(), at(rows, r, own.begin));
+      std::copy_n(floats_at(convolved, r, part.begin + own.begin), own.size(), floats_at(rows, r, own.begin));
   }
 }
 
@@ -58,7 +57,7 @@ void LayerConvolutions::join(StepWalk& w, size_t layer, Half half) const {
   const float scale = step_.config.residual_scale * (last ? weights_.convolution(layer).scale[0] : 1.0f);
   for (int64_t r = 0; r < w.rows; ++r)
     for (int64_t i = own.begin; i < own.end; ++i)
-      step_.residual_row(r)[i] += scale * *at(step_.scratch.convolved, r, i);
+      step_.residual_row(r)[i] += scale * *floats_at(step_.scratch.convolved, r, i);
   if (last && layer + 1 == step_.config.layers.size()) step_.keep_logit_rows(w);  // of the same channels
   step_.barrier(w);
 }
@@ -77,13 +76,13 @@ Range LayerConvolutions::convolve(const StepWalk& w, size_t layer, Range channel
   task.column_begin = own.begin;
   task.column_end = own.end;
   task.out = step_.scratch.convolved;
-  task.out.data = at(task.out, 0, out_column);
+  task.out.data = floats_at(task.out, 0, out_column);
   task.plain = true;
   for (int64_t s = 0; s < batch.sequences; ++s) {
     const Range of_sequence{batch.start[s], batch.start[s + 1]};
     if (batch.position[of_sequence.begin] == 0)
       states_.clear(layer, batch.state[s], {channels.begin + own.begin, channels.begin + own.end}, {0, 0});
-    task.b = at(rows, of_sequence.begin, 0);
+    task.b = floats_at(rows, of_sequence.begin, 0);
     task.rows = of_sequence.size();
     task.state = states_.at(layer, batch.state[s]).tail + channels.begin;
     task.out_row = of_sequence.begin;
