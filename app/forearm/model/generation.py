@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from forearm.errors import ConfigError
 from forearm.model.families.keys import Keys, read_json
 from forearm.model.gguf.gguf import is_gguf, read_gguf_file
 from forearm.wire import range_missed
+
+log = logging.getLogger(__name__)
 
 FILE = "generation_config.json"
 _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty")
@@ -46,8 +49,12 @@ def sampling_defaults(model: Path, generation_config: str, override: Mapping[str
         if not Path(generation_config).is_dir():
             raise ConfigError(f"--generation-config {generation_config}: no such folder; write auto, vllm or a folder")
         found = dict(generation_defaults(Path(generation_config)))
-    # Of another type than in the engine's messages, a value would end the connection, and every stream on it; out of
-    # range, it would refuse each request.
+    # Out of range, a value would refuse each request; of another type than in the engine's messages, it would end the
+    # connection, and every stream on it.
+    for name, value in tuple(found.items()):
+        if remedy := range_missed(name, value):
+            log.warning("%s: its default %s = %s is not used; it should be %s", model, name, value, remedy)
+            del found[name]
     keys, changes = Keys(dict(override or {}), "--override-generation-config"), dict(override or {})
     numbers: dict[str, float] = {name: keys.number(name) for name in (*_NUMBERS, *_MORE_NUMBERS) if name in keys}
     numbers |= {name: keys.integer(name) for name in _INTEGERS if name in keys}

@@ -59,6 +59,19 @@ def test_an_operators_default_of_another_type_or_out_of_range_ends_the_start(
         sampling_defaults(tmp_path, "vllm", {name: value})
 
 
+def test_a_models_own_default_out_of_range_is_left_out_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each request without a temperature of its own would be refused."""
+    write(tmp_path, temperature=2.5, top_k=20, max_new_tokens=0)
+
+    assert sampling_defaults(tmp_path, "auto", {"top_p": 0.9}) == {"top_k": 20, "top_p": 0.9}
+    assert [message.partition(": ")[2] for message in caplog.messages] == [
+        "its default temperature = 2.5 is not used; it should be between 0.0 and 2.0",
+        "its default max_tokens = 0 is not used; it should be 1 or more",
+    ]
+
+
 def test_a_gguf_file_is_sampled_as_llama_cpp_does_it(tmp_path: Path) -> None:
     plain = write_gguf(tmp_path / "plain.gguf", "llama", {}, {})
 
