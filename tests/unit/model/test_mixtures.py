@@ -233,7 +233,11 @@ def test_a_x_k1_is_deepseek_v3_with_norms_behind_its_experts(tmp_path: Path) -> 
     config = read_config(folder_of(tmp_path, _AXK1))
     without = read_config(folder_of(tmp_path, _AXK1 | {"model_type": "deepseek_v3"}))
 
-    assert [config.placement_of(layer) for layer in config.layers[:3]] == ["pre", "around_mlp", "around_mlp"]
+    assert [layer.norm_placement or config.norm_placement for layer in config.layers[:3]] == [
+        "pre",
+        "around_mlp",
+        "around_mlp",
+    ]
     plain = tuple(replace(layer, norm_placement=None) for layer in config.layers)
     assert replace(config, ropes=(), layers=plain, norm_placement="pre", model_type="deepseek_v3") == replace(
         without, ropes=()
