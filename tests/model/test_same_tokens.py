@@ -125,7 +125,7 @@ class Weights:
             self.vector(prefix + "input_norm", 2 * config.hidden, 1.0)
             absent["input_norm"] = True
         placements = {"pre": before, "post": after, "sandwich": before + after, "around_mlp": (*before, after[1])}
-        for name in placements.get(config.placement_of(layer), ()):
+        for name in placements.get(layer.norm_placement or config.norm_placement, ()):
             if not absent.get(name):
                 self.norm(prefix + name)
         mixer = layer.mixer
