@@ -143,6 +143,7 @@ PARSERS = {
     "deepseek_v3": ("deepseek_v3", "deepseek_r1"), "deepseek_v4": ("deepseek_v4", "deepseek_v4"),
     "kimi_linear": ("kimi_k2", ""), "apertus": ("apertus", ""), "cohere2": ("cohere_command3", "cohere_command3"),
     "jamba": ("jamba", ""), "longcat_flash": ("longcat", ""),
+    "inkling_text": ("inkling", "inkling"), "inkling_mm_model": ("inkling", "inkling"),
 }  # fmt: skip
 # Published models of bench/shapes.py.
 MEASURED = {

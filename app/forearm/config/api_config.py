@@ -21,16 +21,16 @@ from forearm.config.settings import (
 TOOL_CALL_PARSERS = (
     "apertus", "cohere_command3", "cohere_command4", "deepseek_v3", "deepseek_v31", "deepseek_v32", "deepseek_v4",
     "deepseek_v41", "dots", "ernie45", "functiongemma", "gemma4", "gigachat3", "glm45", "glm47", "granite",
-    "granite-20b-fc", "granite4", "hermes", "hunyuan_a13b", "hy_v3", "hy_v4", "internlm", "jamba", "k2_horizon",
-    "kimi_k2", "kimi_k3", "lfm2", "ling3", "llama3_json", "llama4_json", "llama4_pythonic", "longcat", "mimo",
-    "minicpm", "minicpm5", "minimax_m2", "minimax_m3", "mistral", "nemotron_json", "olmo3", "openai",
+    "granite-20b-fc", "granite4", "hermes", "hunyuan_a13b", "hy_v3", "hy_v4", "inkling", "internlm", "jamba",
+    "k2_horizon", "kimi_k2", "kimi_k3", "lfm2", "ling3", "llama3_json", "llama4_json", "llama4_pythonic", "longcat",
+    "mimo", "minicpm", "minicpm5", "minimax_m2", "minimax_m3", "mistral", "nemotron_json", "olmo3", "openai",
     "phi4_mini_json", "plamo3", "poolside_v1", "pythonic", "qwen3_coder", "qwen3_json", "qwen3_xml", "seed_oss",
     "step3", "step3p5", "step5", "xlam", "zaya_xml",
 )  # fmt: skip
 REASONING_PARSERS = (
     "cohere_command3", "cohere_command4", "deepseek_r1", "deepseek_v3", "deepseek_v4", "deepseek_v41", "ernie45",
     "gemma4", "glm45", "glm47", "granite", "granite_thinking_parser", "holo2", "hunyuan_a13b", "hy_v3", "hy_v4",
-    "k2_horizon", "kimi_k2", "kimi_k3", "ling3", "mimo", "minicpmv", "minimax_m2", "minimax_m2_append_think",
+    "inkling", "k2_horizon", "kimi_k2", "kimi_k3", "ling3", "mimo", "minicpmv", "minimax_m2", "minimax_m2_append_think",
     "minimax_m3", "mistral", "nemotron_v3", "olmo3", "openai_gptoss", "plamo3", "poolside_v1", "qwen3", "seed_oss",
     "step3", "step3p5", "step5",
 )  # fmt: skip
@@ -114,7 +114,7 @@ class ApiConfig(Common):
         "",
         "format of the model's reasoning; auto: detected in its chat template; absent, none: reasoning stays in "
         "content, as in vLLM without the flag (scripts written for that would get no content where max_tokens ends "
-        "within the reasoning); reasoning of gpt-oss is always separated, as in vLLM",
+        "within the reasoning); reasoning of gpt-oss, as in vLLM, and of Inkling is always separated",
         flag="--reasoning-parser",
         parse=one_of("auto", "none", *REASONING_PARSERS),
     )

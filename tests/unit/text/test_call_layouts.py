@@ -12,9 +12,10 @@ from tests.api.letters import write_letters
 
 from forearm.engine.constraints.grammar import Grammars, Matcher
 from forearm.text.grammars.constraints import ConstraintRequest, grammar_of
+from forearm.text.grammars.lark import warnings_of
 from forearm.text.tokenizer.tokenizer import load_tokenizer
 from forearm.text.tool_parsers import reasoning
-from forearm.text.tool_parsers.call_layouts import HARMONY_REASONING, CallLayout, layout_of
+from forearm.text.tool_parsers.call_layouts import CallLayout, layout_of
 from forearm.text.tool_parsers.output_parser import OutputParser, ParserOptions, find_dialect
 from forearm.text.tool_parsers.parts import CallArguments, CallBegin, TextPart, joined
 
@@ -32,7 +33,7 @@ PLAIN: list[Any] = [("get_it", SCHEMA), ("now", EMPTY)]
 SHAPED = [
     *("deepseek_v3", "deepseek_v31", "granite", "granite-20b-fc", "granite4", "hermes", "jamba", "llama3_json"),
     *("llama4_json", "mistral", "openai", "phi4_mini_json", "ernie45", "nemotron_json", "apertus", "cohere_command3"),
-    *("cohere_command4", "gigachat3", "hunyuan_a13b", "internlm", "longcat", "qwen3_json"),
+    *("cohere_command4", "gigachat3", "hunyuan_a13b", "inkling", "internlm", "longcat", "qwen3_json"),
 ]
 
 
@@ -90,10 +91,11 @@ def test_one_call_is_imposed_where_more_are_not_wanted(name: str, grammars: Gram
 
     start = grammars.start(grammar_of(ConstraintRequest("structural_tag", tag, "tools"), {})).result()
 
-    assert all(spoken(start.fork(), seed).count("now") == 1 for seed in range(3))
+    written = 2 if layout(name).is_named else 1
+    assert all(spoken(start.fork(), seed).count("now") == written for seed in range(3))
 
 
-@pytest.mark.parametrize("name", sorted({*SHAPED} - {"openai"}))
+@pytest.mark.parametrize("name", sorted({*SHAPED} - {"inkling", "openai"}))
 def test_where_calls_may_come_text_is_free_and_calls_are_not(name: str, grammars: Grammars) -> None:
     one = layout(name)
     tag = one.chosen([("now", EMPTY)], True)
@@ -117,7 +119,7 @@ def test_where_calls_may_come_text_is_free_and_calls_are_not(name: str, grammars
     "name",
     [
         *("deepseek_v3", "deepseek_v31", "granite", "mistral", "openai", "phi4_mini_json", "apertus", "gigachat3"),
-        *("cohere_command3", "internlm", "longcat"),
+        *("cohere_command3", "inkling", "internlm", "longcat"),
     ],
 )
 def test_markers_that_are_special_tokens_are_imposed_as_such(name: str, tmp_path: Path) -> None:
@@ -132,11 +134,12 @@ def test_markers_that_are_special_tokens_are_imposed_as_such(name: str, tmp_path
         start = made.start(grammar_of(ConstraintRequest("structural_tag", tag, "tools"), special)).result()
         return start.allowed_prefix(ids) == len(ids)
 
-    call = f"{one.marker}{one.opening}{one.begin}now{one.between}{{}}{one.end}{one.last}"
+    called = f"{'now' if one.is_named else ''}{one.begin}now{one.between}{{}}{one.end}"
+    call = f"{one.marker}{one.opening}{called}{one.last}"
     assert len(tokenizer.encode(call)) < len(call.encode()) - 5
     assert fits(call, one.required([("now", EMPTY)], False))
     assert not fits("Text.", one.required([("now", EMPTY)], False))
-    if not one.is_harmony:  # test_strict_calls.py has its messages
+    if not one.messages:  # test_strict_calls.py has its messages
         chosen = one.chosen([("now", EMPTY)], False)
         assert fits(f"Text. {call}", chosen)
         assert fits("Text.", chosen)
@@ -145,7 +148,9 @@ def test_markers_that_are_special_tokens_are_imposed_as_such(name: str, tmp_path
 
 
 def test_gpt_oss_may_think_before_a_call_that_must_be(grammars: Grammars) -> None:
-    tag = layout("openai").required([("now", EMPTY)], True, [HARMONY_REASONING])
+    one = layout("openai")
+    assert one.messages is not None
+    tag = one.required([("now", EMPTY)], True, one.messages.before_calls(None, True))
     start = grammars.start(grammar_of(ConstraintRequest("structural_tag", tag, "tools"), {})).result()
     call = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
 
@@ -170,6 +175,25 @@ def test_what_is_imposed_on_an_answer_leaves_the_model_its_thought(name: str, gr
     assert not fits(thought)
     assert not fits(thought + '{"a": 1}')
     assert not fits("Hm. {}")
+
+
+def test_what_is_imposed_on_an_answer_leaves_inkling_the_end_of_its_message(grammars: Grammars) -> None:
+    form = reasoning.FORMATS["inkling"]
+    for kind, value, text in (("json", EMPTY, "{}"), ("regex", "[0-9]+", "12"), ("choice", ["a", "b"], "a")):
+        imposed = grammar_of(ConstraintRequest(kind, value, "response_format"), {})
+        start = grammars.start(form.closed(imposed, {})).result()
+        for written, fits in ((text, True), (f"{text}{form.closes}", True), (f"{text}{form.closes}{text}", False)):
+            ids = [*written.encode(), EOS]
+            assert (start.fork().allowed_prefix(ids) == len(ids)) is fits, written
+    assert reasoning.FORMATS["qwen3"].closed("as it is", {}) == "as it is"
+
+
+def test_a_grammar_around_another_warns_as_that_one_does() -> None:
+    imposed = grammar_of(ConstraintRequest("regex", "(?<=a)b", "structured_outputs"), {})
+
+    for made in (reasoning.FORMATS["qwen3"].before(imposed, {}), reasoning.FORMATS["inkling"].closed(imposed, {})):
+        assert len(warnings_of(made)) == 1
+        assert warnings_of(made) == warnings_of(imposed)
 
 
 def test_formats_whose_arguments_are_no_json_have_no_layout() -> None:

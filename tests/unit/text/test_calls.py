@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.text.spoken import SPOKEN as OTHERS
 from tests.unit.text.spoken import TOOLS, Spoken
 from tests.unit.text.spoken_dsml import DSML
+from tests.unit.text.spoken_inkling import INKLING
 from tests.unit.text.spoken_others import MORE
 from tests.unit.text.spoken_tagged import TAGGED
 
@@ -20,7 +21,7 @@ from forearm.text.tool_parsers import reasoning
 from forearm.text.tool_parsers.output_parser import Dialect, OutputParser, ParserOptions, find_dialect
 from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, CallBegin, ReasoningPart, TextPart, joined
 
-SPOKEN = [*OTHERS, *TAGGED, *DSML, *MORE]
+SPOKEN = [*OTHERS, *TAGGED, *DSML, *INKLING, *MORE]
 
 
 def reader(spoken: Spoken) -> OutputParser:
@@ -104,7 +105,7 @@ VLLM_REASONING = (
     "minicpmv minimax_m2 minimax_m2_append_think minimax_m3 mistral muse muse_glimmer musespark1x nemotron_v3 olmo3 "
     "openai_gptoss plamo3 poolside_v1 qwen3 seed_oss step3 step3p5 step5"
 )
-UNKNOWN = {"beam", "hf", "inkling", "muse", "muse_glimmer", "musespark1x"}
+UNKNOWN = {"beam", "hf", "muse", "muse_glimmer", "musespark1x"}
 
 
 @pytest.mark.parametrize(("names", "known"), [(VLLM_TOOLS, TOOL_CALL_PARSERS), (VLLM_REASONING, REASONING_PARSERS)])
@@ -161,6 +162,8 @@ FRAGMENTS = [
     *(']<]minimax[>[<invoke name="f">', "]<]minimax[>[<a>", "]<]minimax[>[</a>", "]<]minimax[>[</invoke>"),
     *("<longcat_tool_call>", "function call<|role_sep|>", "<|function_call|>", "<|message_sep|>"),
     *("<TOOLCALL>[", "</param>", "<![CDATA[", "]]>", "<start_function_call>call:f{", "<escape>"),
+    *("<|message_model|>", "<|content_thinking|>", "<|content_text|>", "<|content_invoke_tool_json|>"),
+    *("<|end_message|>", '{"name":"f","args":', '{"args":{"a":1},"name":"f"}', "<|content_model_end_sampling|>"),
     *("<|channel|>", "<|start|>", "<|message|>", "<|end|>", "analysis", "final", "commentary", " to=functions.f"),
     *('{"name": "f", "arguments": ', "{}", "{", "}", "[", "]", "(", ")", '"', "'", "\\", ",", ":", ";", "=", "f", "1"),
     *(
@@ -212,6 +215,8 @@ HOSTILE = {
     "python": "[f(a=" + "(" * 40_000 + ")" * 40_000 + ")]",
     "python strings": "[f(a='" + "\\'" * 40_000,
     "headers": "<|channel|>" * 8_000,
+    "authors": "<|message_model|>f" * 4_000 + "<|message_model|>" + "<" * 20_000,
+    "ends": '<|content_invoke_tool_json|>{"name":"f","args":{}}<|end_message|>' * 1_000,
     "space": " \n" * 40_000,
     "keys": "{" + '"a": 1, ' * 10_000,
     "elements": ']<]minimax[>[<invoke name="f">' + "]<]minimax[>[<a>" * 4_000 + "]<]minimax[>[</a>" * 4_000,

@@ -89,6 +89,10 @@ EXCERPTS = {
     "MiniMax-M3": "{%- set ns_token = ']<]minimax[>[' %}{{ ns_token + '<tool_call>' }}{{ '<mm:think>' }}",
     "PLaMo-3": "{{ '<|plamo:begin_tool_requests:plamo|>' }}{{ '<|plamo:begin_think:plamo|>' }}",
     "Kimi-K3": "{{ '<|open|>call tool=' + name + '<|sep|>' }}",
+    "Inkling": (
+        "{{ '<|message_model|>' + name + '<|content_invoke_tool_json|>' }}{{ '<|content_thinking|>' }}"
+        "{{ '<|content_text|>' + content + '<|end_message|>' }}"
+    ),
     "ChatML": "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' }}",
 }
 TOLD = {
@@ -137,6 +141,7 @@ TOLD = {
     "MiniMax-M3": ("minimax_m3", "minimax_m3"),
     "PLaMo-3": ("plamo3", "plamo3"),
     "Kimi-K3": ("kimi_k3", "kimi_k3"),
+    "Inkling": ("inkling", "inkling"),
     "ChatML": ("", ""),
 }
 
@@ -163,7 +168,8 @@ def test_reasoning_stays_text_without_a_parser_flag(family: str) -> None:
     dialect = find_dialect(EXCERPTS[family])
 
     assert dialect.calls == tool_parsers.FORMATS.get(TOLD[family][0])
-    assert dialect.reasoning == (reasoning.FORMATS["openai_gptoss"] if family == "gpt-oss" else None)
+    messages = {"gpt-oss": "openai_gptoss", "Inkling": "inkling"}  # their reasoning has no end but a message's
+    assert dialect.reasoning == reasoning.FORMATS.get(messages.get(family, ""))
 
 
 @pytest.mark.parametrize("name", ["hy_v3", "hy_v4"])
@@ -187,9 +193,13 @@ def test_the_tokenizer_tells_what_stands_behind_the_names_of_hys_tags(name: str)
     assert find_dialect("", "glm45", "glm45", tokens).calls == tool_parsers.FORMATS["glm45"]
 
 
-def test_harmony_is_one_format_for_both() -> None:
-    assert find_dialect("", "openai", "").is_harmony
-    assert find_dialect("", "", "openai_gptoss").is_harmony
+@pytest.mark.parametrize(("calls", "thoughts"), [("openai", "openai_gptoss"), ("inkling", "inkling")])
+def test_messages_are_one_format_for_both(calls: str, thoughts: str) -> None:
+    for one in (find_dialect("", calls, ""), find_dialect("", "", thoughts), find_dialect("", calls, "qwen3")):
+        assert one.has_messages
+        assert (one.calls, one.reasoning) == (tool_parsers.FORMATS[calls], reasoning.FORMATS[thoughts])
+        assert one.marks("none") == one.marks("auto") == {*tool_parsers.FORMATS[calls].marks}
+    assert not find_dialect("", "hermes", "qwen3").has_messages
 
 
 @pytest.mark.parametrize(
@@ -203,6 +213,22 @@ def test_harmony_is_one_format_for_both() -> None:
 )
 def test_a_prompt_tells_whether_reasoning_is_open(prompt: str, opened: bool | None) -> None:
     assert reasoning.FORMATS["qwen3"].opened(prompt) is opened
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt", "opened"),
+    [
+        ("inkling", "<|message_user|><|content_text|>Hi<|end_message|><|message_model|>", None),
+        ("inkling", "<|message_model|><|content_thinking|>", True),
+        ("inkling", "<|message_model|><|content_text|>", False),
+        ("inkling", "<|message_user|><|content_text|>Hi<|end_message|>", None),
+        ("openai_gptoss", "<|end|><|start|>assistant", None),
+        ("openai_gptoss", "<|start|>assistant<|channel|>analysis<|message|>", True),
+        ("openai_gptoss", "<|start|>assistant<|channel|>final<|message|>", False),
+    ],
+)
+def test_a_prompt_tells_which_message_it_opened(name: str, prompt: str, opened: bool | None) -> None:
+    assert reasoning.FORMATS[name].opened(prompt) is opened
 
 
 def test_an_answer_that_goes_on_tells_it_too() -> None:

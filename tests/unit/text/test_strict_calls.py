@@ -1,4 +1,4 @@
-"""Strict calls where the model chooses to call, in the formats that are no JSON object: keywords, tags, channels."""
+"""Strict calls where the model chooses to call, in the formats that are no JSON object: keywords, tags, messages."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from forearm.errors import InvalidRequest
 from forearm.text.grammars.constraints import ConstraintRequest, grammar_of
 from forearm.text.grammars.lark import Lark
 from forearm.text.tokenizer.tokenizer import load_tokenizer
-from forearm.text.tool_parsers.call_layouts import Tool, harmony_auto
-from forearm.text.tool_parsers.harmony import MARKS
+from forearm.text.tool_parsers.call_layouts import CallLayout, Tool, layout_of
+from forearm.text.tool_parsers.harmony import INKLING_MARKS, MARKS
 from forearm.text.tool_parsers.output_parser import OutputParser, ParserOptions, find_dialect
-from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, CallBegin, joined
+from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, CallBegin, ReasoningPart, joined
 from forearm.text.tool_parsers.strict_calls import STRICT_CALLS
 
 SCHEMA: dict[str, Any] = {
@@ -180,12 +180,27 @@ def test_qwens_text_is_refused_rules_that_need_quotes(rule: dict[str, Any]) -> N
 
 @pytest.fixture(scope="module")
 def channels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Grammars, Any]]:
-    """A model whose marks are special tokens, as gpt-oss' are, and its tokenizer."""
+    """A model whose marks are special tokens, as gpt-oss' and Inkling's are, and its tokenizer."""
     folder: Path = tmp_path_factory.mktemp("channels")
-    tokenizer = load_tokenizer(write_letters(folder, special=sorted(MARKS)))
-    made = Grammars(folder, 258 + len(MARKS), [EOS])
+    marks = sorted({*MARKS, *INKLING_MARKS})
+    tokenizer = load_tokenizer(write_letters(folder, special=marks))
+    made = Grammars(folder, 258 + len(marks), [EOS])
     yield made, tokenizer
     made.close()
+
+
+def messages(name: str) -> CallLayout:
+    layout = layout_of(name, ())
+    assert layout is not None
+    return layout
+
+
+def fits_messages(channels: tuple[Grammars, Any], tag: Any, text: str) -> bool:
+    grammars, tokenizer = channels
+    special = {tokenizer.added[one]: one for one in tokenizer.special_ids}
+    start = grammars.start(grammar_of(ConstraintRequest("structural_tag", tag, "tools"), special)).result()
+    ids = [*tokenizer.encode(text), EOS]
+    return start.allowed_prefix(ids) == len(ids)
 
 
 THOUGHT = "<|channel|>analysis<|message|>Is it? {}<|end|><|start|>assistant"
@@ -213,17 +228,101 @@ def test_gpt_oss_messages_are_free_but_for_strict_calls(
     text: str, plain: bool, budget: bool, json: bool, channels: tuple[Grammars, Any]
 ) -> None:
     """Send three requests: text as the answer, a reasoning budget (it does not reason), and JSON as the answer."""
-    grammars, tokenizer = channels
-    special = {tokenizer.added[one]: one for one in tokenizer.special_ids}
     tags = [
-        harmony_auto(TOOLS[:1], True),
-        harmony_auto(TOOLS[:1], False),
-        harmony_auto(TOOLS[:1], True, EMPTY),
+        messages("openai").chosen_messages(TOOLS[:1], True, True),
+        messages("openai").chosen_messages(TOOLS[:1], True, False),
+        messages("openai").chosen_messages(TOOLS[:1], True, True, None, EMPTY),
     ]
 
-    ids = [*tokenizer.encode(text), EOS]
-    starts = [
-        grammars.start(grammar_of(ConstraintRequest("structural_tag", one, "tools"), special)).result() for one in tags
+    assert [fits_messages(channels, tag, text) for tag in tags] == [plain, budget, json]
+
+
+HM = "<|content_thinking|>Is it? {}<|end_message|><|message_model|>"
+LOOK = "<|content_text|>I look.<|end_message|>"
+NAMED = 'get_it<|content_invoke_tool_json|>{"name":"get_it","args":{"days": 3, "dry": true}}<|end_message|>'
+TWO_NAMED = f"{NAMED}<|message_model|>{NAMED}"
+
+
+@pytest.mark.parametrize(
+    ("text", "plain", "budget", "json"),
+    [
+        (NAMED, True, True, True),
+        (TWO_NAMED, True, True, True),
+        (f"{HM}{HM}{NAMED}", True, False, True),
+        (f"{HM}{LOOK}<|message_model|>{NAMED}", True, False, False),
+        (LOOK, True, True, False),
+        (f"{HM}<|content_text|>{{}}<|end_message|>", True, False, True),
+        (f"{HM}<|content_text|>[]<|end_message|>", True, False, False),
+        (LOOK.removesuffix("<|end_message|>"), False, False, False),
+        (NAMED.replace("3", "300"), False, False, False),
+        (NAMED.replace("get_it", "never"), False, False, False),
+        (NAMED.replace('"get_it', '"now'), False, False, False),
+        (NAMED.removeprefix("get_it"), False, False, False),
+        (f"{NAMED}{NAMED}", False, False, False),
+        ("Text.", False, False, False),
+    ],
+)
+def test_inklings_messages_are_free_but_for_strict_calls(
+    text: str, plain: bool, budget: bool, json: bool, channels: tuple[Grammars, Any]
+) -> None:
+    """Send three requests: text as the answer, a reasoning budget (it does not reason), and JSON as the answer."""
+    tags = [
+        messages("inkling").chosen_messages(TOOLS[:1], True, True),
+        messages("inkling").chosen_messages(TOOLS[:1], True, False),
+        messages("inkling").chosen_messages(TOOLS[:1], True, True, None, EMPTY),
     ]
 
-    assert [start.allowed_prefix(ids) == len(ids) for start in starts] == [plain, budget, json]
+    assert [fits_messages(channels, tag, text) for tag in tags] == [plain, budget, json]
+
+
+def test_one_call_of_inkling_is_left_where_more_are_not_wanted(channels: tuple[Grammars, Any]) -> None:
+    one = messages("inkling").chosen_messages(TOOLS[:1], False, True)
+
+    assert fits_messages(channels, one, NAMED)
+    assert not fits_messages(channels, one, TWO_NAMED)
+
+
+@pytest.mark.parametrize("name", ["openai", "inkling"])
+def test_a_message_that_the_prompt_opened_ends_before_a_call(name: str, channels: tuple[Grammars, Any]) -> None:
+    layout = messages(name)
+    marks = layout.messages
+    assert marks is not None
+    call, rest = CALL if name == "openai" else NAMED, f"Hm.{marks.end}{marks.next}"
+
+    def fits(text: str, opened: bool | None, thinks: bool) -> tuple[bool, bool]:
+        required = layout.required(TOOLS[:1], True, marks.before_calls(opened, thinks))
+        chosen = layout.chosen_messages(TOOLS[:1], True, thinks, opened)
+        return fits_messages(channels, required, text), fits_messages(channels, chosen, text)
+
+    thought = f"{marks.reasoning}Hm.{marks.end}{marks.next}"
+    ended = f"{marks.end}{marks.next}"
+    assert fits(rest + call, True, True) == fits(rest + thought + call, True, True) == (True, True)
+    assert fits(rest + call, True, False) == (False, False)  # with a budget there is no reasoning
+    assert fits(ended + call, True, False) == (True, True)
+    assert fits(rest + call, False, False) == (True, True)
+    assert fits(call, True, True) == fits(rest + call, None, True) == (False, False)
+    assert fits("So." + (marks.end if marks.closes else ""), False, True) == (False, True)
+    assert fits("So." + (marks.end if marks.closes else ""), True, True) == (False, False)
+
+
+def test_an_answer_of_json_that_the_prompt_opened_is_json_to_its_end(channels: tuple[Grammars, Any]) -> None:
+    opened = messages("inkling").chosen_messages(TOOLS[:1], True, True, False, EMPTY)
+
+    assert fits_messages(channels, opened, "{}<|end_message|>")
+    assert not fits_messages(channels, opened, "So.<|end_message|>")
+    assert not fits_messages(channels, opened, f"So.<|end_message|><|message_model|>{NAMED}")
+
+
+def test_inklings_required_calls_are_read_as_calls(channels: tuple[Grammars, Any]) -> None:
+    layout = messages("inkling")
+    assert layout.messages is not None
+    tag = layout.required(TOOLS, True, layout.messages.before_calls(None, True))
+    text = f'{HM}{TWO_NAMED}<|message_model|>now<|content_invoke_tool_json|>{{"name":"now","args":{{}}}}<|end_message|>'
+
+    assert fits_messages(channels, tag, text)
+    assert not fits_messages(channels, tag, LOOK)
+    assert not fits_messages(channels, tag, HM)
+    parts = read("inkling", text)
+    assert [part.name for part in parts if isinstance(part, CallBegin)] == ["get_it", "get_it", "now"]
+    assert [part.text for part in parts if isinstance(part, CallArguments)] == ['{"days": 3, "dry": true}'] * 2 + ["{}"]
+    assert [type(part) for part in parts] == [ReasoningPart, *[CallBegin, CallArguments] * 3]

@@ -16,7 +16,6 @@ from forearm.text.grammars.constraints import ConstraintRequest, grammar_of
 from forearm.text.grammars.grammar_check import GrammarCheck
 from forearm.text.grammars.lark import Lark
 from forearm.text.tokenizer.tokenizer import Tokenizer
-from forearm.text.tool_parsers.call_layouts import HARMONY_REASONING, harmony_auto
 from forearm.text.tool_parsers.output_parser import Dialect, ParserOptions
 
 _FIELD = "tools"
@@ -96,65 +95,72 @@ class AnswerConstraints:
         if options.opened is False:  # the prompt has closed reasoning: there is nothing to end
             budget = None
         # Where reasoning always comes before the answer, the constraint holds for the answer alone. (gpt-oss' grammars
-        # of calls cover all channels, that of reasoning too.)
+        # of calls cover all channels, that of reasoning too; so do Inkling's.)
         thinks = reasoning is not None and (bool(options.opened) or (reasoning.always and options.opened is None))
-        if self.dialect.is_harmony:
-            thinks = reasoning is not None and not (choice.must_call or choice.is_strict)
-        imposed = self._calls_grammar(body, choice, thinks)
+        if self.dialect.has_messages:
+            thinks = options.opened is not False and not (choice.must_call or choice.is_strict)
+        imposed = self._calls_grammar(body, choice, options.opened, thinks)
         if grammar is not None and not choice.must_call:
-            imposed = self._either_grammar(body, choice)
-        both = choice.must_call or (choice.is_strict and self.dialect.is_harmony)
+            imposed = self._either_grammar(body, choice, options.opened)
+        both = choice.must_call or (choice.is_strict and self.dialect.has_messages)
         if both and grammar is not None and body.response_format is None:
             raise InvalidRequest(
-                "structured_outputs cannot be combined with a tool_choice that requires a call, nor, for gpt-oss, "
-                "with a strict tool; leave one of them out",
+                "structured_outputs cannot be combined with a tool_choice that requires a call, nor, for gpt-oss and "
+                "Inkling, with a strict tool; leave one of them out",
                 "structured_outputs",
             )
+        if grammar is not None and reasoning is not None:
+            grammar = reasoning.closed(grammar, self._grammars.special)
         whole, after = imposed or grammar, None
         if whole and thinks:
             after = self._reasoning_end
-        elif whole and options.opened is None and budget is None and not self.dialect.is_harmony:
+        elif whole and options.opened is None and budget is None and not self.dialect.has_messages:
             # The model may open reasoning before its answer, except with a budget: a grammar that holds from the first
             # token on leaves no way to end reasoning.
             whole = whole if reasoning is None else reasoning.before(whole, self._grammars.special)
         return AnswerConstraint(whole, after, budget, None if budget is None else self._forced_end)
 
-    def _calls_grammar(self, body: ChatRequest, choice: ToolChoice, thinks: bool) -> str | None:
+    def _calls_grammar(self, body: ChatRequest, choice: ToolChoice, opened: bool | None, thinks: bool) -> str | None:
         """Return the grammar of the required calls, or of an answer that may call a strict tool.
 
         Raises: InvalidRequest.
         """
         layout = self.dialect.layout
         if not choice.must_call:
-            return self._chosen_grammar(body, choice) if choice.is_strict else None
+            return self._chosen_grammar(body, choice, opened) if choice.is_strict else None
         if layout is None:
             return self._grammar("json", choice.schema())
         before = [_LINES] if thinks else []
-        if self.dialect.is_harmony and body.thinking_token_budget is None:
-            before = [HARMONY_REASONING]
+        if layout.messages:
+            before = layout.messages.before_calls(opened, body.thinking_token_budget is None)
         tag = layout.required(choice.imposed(), choice.parallel and choice.wanted == "required", before)
         return self._grammar("structural_tag", tag)
 
     def _chosen_grammar(
-        self, body: ChatRequest, choice: ToolChoice, schema: Mapping[str, Any] | bool | None = None
+        self,
+        body: ChatRequest,
+        choice: ToolChoice,
+        opened: bool | None,
+        schema: Mapping[str, Any] | bool | None = None,
     ) -> str | None:
         """Return the grammar of an answer that may have calls, those of strict tools within their schemas; it has no
         calls if the model's format of them is unknown.
 
         Raises: InvalidRequest.
         """
-        dialect, tools = self.dialect, choice.imposed()
-        if dialect.is_harmony:
-            tag = harmony_auto(tools, body.thinking_token_budget is None, schema)
+        dialect, layout, tools = self.dialect, self.dialect.layout, choice.imposed()
+        if layout is not None and layout.messages:
+            thinks = body.thinking_token_budget is None
+            tag = layout.chosen_messages(tools, choice.parallel, thinks, opened, schema)
             return self._grammar("structural_tag", tag)
-        if dialect.layout is not None:
-            return self._grammar("structural_tag", dialect.layout.chosen(tools, choice.parallel))
+        if layout is not None:
+            return self._grammar("structural_tag", layout.chosen(tools, choice.parallel))
         if dialect.strict_calls is None:
             return None
         lark = Lark(self._grammars.special)
         return lark.text(dialect.strict_calls(lark, tools, choice.parallel))
 
-    def _either_grammar(self, body: ChatRequest, choice: ToolChoice) -> str | None:
+    def _either_grammar(self, body: ChatRequest, choice: ToolChoice, opened: bool | None) -> str | None:
         """Return the grammar of an answer that is either tool calls or JSON. Raises: InvalidRequest."""
         layout, asked = self.dialect.layout, body.response_format
         if choice.wanted != "auto" or layout is None or asked is None:
@@ -163,8 +169,8 @@ class AnswerConstraints:
             return None
         schema = asked.json_schema.schema_ if asked.json_schema is not None else None
         schema = {"type": "object"} if schema is None else schema
-        if self.dialect.is_harmony:  # calls come before the answer, and the grammar holds for the answer alone
-            return self._chosen_grammar(body, choice, schema) if choice.is_strict else None
+        if layout.messages:  # calls come before the answer, and the grammar holds for the answer alone
+            return self._chosen_grammar(body, choice, opened, schema) if choice.is_strict else None
         tag = layout.answered(choice.imposed(), choice.parallel, schema)
         return self._grammar("structural_tag", tag)
 

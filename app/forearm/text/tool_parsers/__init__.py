@@ -13,6 +13,7 @@ from forearm.text.tool_parsers import (
     dsml,
     gemma,
     glm,
+    harmony,
     hermes,
     lists,
     llama,
@@ -26,14 +27,15 @@ from forearm.text.tool_parsers.json_calls import CallReader, long_id, short_id
 
 @dataclass(frozen=True)
 class ToolCallFormat:
-    """A format of tool calls. marks: special tokens that must be visible in the text. read None: harmony.py reads it.
-    begins: markers of calls, which end reasoning.
+    """A format of tool calls. marks: special tokens that must be visible in the text. begins: markers of calls, which
+    end reasoning. messages: reads reasoning, too, where both come in messages of one format; `read` is None then.
     """
 
     read: CallReader | None
     marks: tuple[str, ...] = ()
     new_id: Callable[[], str] = long_id
     begins: tuple[str, ...] = ()
+    messages: harmony.MessageReader | None = None
 
 
 def _hy(suffix: str = "") -> ToolCallFormat:
@@ -77,6 +79,7 @@ FORMATS: dict[str, ToolCallFormat] = {
     "hunyuan_a13b": ToolCallFormat(lists.hunyuan_a13b, (*_TOOL_CALLS, "<answer>", "</answer>")),
     "hy_v3": _hy(),
     "hy_v4": _hy(),
+    "inkling": ToolCallFormat(None, harmony.INKLING_MARKS, messages=harmony.inkling),
     "internlm": ToolCallFormat(hermes.internlm, (hermes.ACTION, hermes.PLUGIN, hermes.ACTION_END)),
     "jamba": ToolCallFormat(lists.jamba, _TOOL_CALLS),
     "k2_horizon": ToolCallFormat(
@@ -98,7 +101,7 @@ FORMATS: dict[str, ToolCallFormat] = {
     "mistral": ToolCallFormat(mistral.mistral, (mistral.BEGIN, mistral.CALL_ID, mistral.ARGS), short_id),
     "nemotron_json": ToolCallFormat(lists.nemotron_json, ("<TOOLCALL>", "</TOOLCALL>")),
     "olmo3": ToolCallFormat(pythonic.olmo3, (pythonic.OLMO_BEGIN, pythonic.OLMO_END)),
-    "openai": ToolCallFormat(None),
+    "openai": ToolCallFormat(None, harmony.MARKS, messages=harmony.harmony),
     "phi4_mini_json": ToolCallFormat(lists.phi4_mini_json, ("<|tool_call|>", "<|/tool_call|>")),
     "plamo3": ToolCallFormat(deepseek.plamo3, deepseek.PLAMO_PIECES, begins=deepseek.PLAMO_MARKS[:1]),
     "poolside_v1": _GLM,
@@ -125,9 +128,12 @@ def format_of(name: str, tokens: Collection[str] = ()) -> ToolCallFormat | None:
     return _hy(suffix) if suffix else FORMATS.get(name)
 
 
+# Formats of messages, which are reasoning and calls together: their names, and those of their reasoning.
+MESSAGE_FORMATS = {"inkling": "inkling", "openai": "openai_gptoss"}
 # Markers that a template contains if its model uses the format. The first match counts: more specific ones come first.
 MARKERS = (
     (("<|channel|>", "<|message|>"), "openai"),
+    ((harmony.MODEL, harmony.TEXT), "inkling"),
     (("[TOOL_CALLS]",), "mistral"),
     ((dsml.DSML, "function_calls>"), "deepseek_v32"),
     ((dsml.DSML + "tool_calls>",), "deepseek_v4"),

@@ -21,14 +21,63 @@ Tool = tuple[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
+class MessageMarks:
+    """The marks of messages that each say what they are: what begins reasoning, a remark before calls, and the answer.
+
+    end: ends a message; next: begins the one that follows. closes: the last message has an end, too.
+    """
+
+    reasoning: str
+    remark: str
+    answer: str
+    end: str
+    next: str
+    closes: bool = False
+
+    def before_calls(self, opened: bool | None, thinks: bool) -> list[Json]:
+        """Return the elements before required calls. opened: whether the prompt opened reasoning (True), the answer
+        (False), or neither; thinks: whether reasoning is allowed.
+        """
+        return [*self.opened(opened, thinks), *([self.before([self.reasoning])] if thinks else [])]
+
+    def opened(self, opened: bool | None, thinks: bool) -> list[Json]:
+        """Return the elements that end the message which the prompt opened."""
+        if opened is None:
+            return []
+        is_free = thinks or not opened
+        return [self.message("", {"type": "any_text"} if is_free else _const(""), self.end), _const(self.next)]
+
+    def before(self, marks: Sequence[str]) -> Json:
+        """Return an element of no message, or of messages with these marks that another one follows."""
+        if not marks:
+            return _const("")
+        messages = {
+            "type": "tags_with_separator",
+            "tags": [self.message(mark, {"type": "any_text"}, self.end) for mark in marks],
+            "separator": self.next,
+            "at_least_one": True,
+        }
+        return _either(_const(""), _sequence(messages, _const(self.next)))
+
+    def last(self, mark: str, content: Json) -> Json:
+        """Return an element of the message that ends the answer."""
+        return self.message(mark, content, self.end if self.closes else "")
+
+    def message(self, mark: str, content: Json, end: str) -> Json:
+        """Return an element of one message."""
+        return {"type": "tag", "begin": mark, "content": content, "end": end}
+
+
+@dataclass(frozen=True)
 class CallLayout:
     """The layout of calls: `marker`, `opening`, calls separated by `separator`, `last`.
 
-    A call is `begin`, name, `between`, arguments, `end`.
+    A call is `begin`, name, `between`, arguments, `end`; if is_named, its name also comes first, as it is.
     marker: text or one special token that begins a list of calls and never occurs in answers.
     trigger: for calls that are not in a list, the text that begins each. Without marker and trigger, an answer that
     begins like a call is one.
-    is_json: the name is written in a JSON string.
+    is_json: the name is written in a JSON string. messages: the marks around calls that are messages. is_single: a call
+    ends the answer.
     """
 
     begin: str
@@ -40,7 +89,9 @@ class CallLayout:
     last: str = ""
     trigger: str = ""
     is_json: bool = True
-    is_harmony: bool = False
+    is_named: bool = False
+    messages: MessageMarks | None = None
+    is_single: bool = False
 
     def required(self, tools: Sequence[Tool], parallel: bool, before: Sequence[Json] = ()) -> Json:
         """Return the structural tag of an answer that consists of calls. before: elements that may precede them."""
@@ -52,7 +103,7 @@ class CallLayout:
 
     def chosen(self, tools: Sequence[Tool], parallel: bool) -> Json:
         """Return the structural tag of an answer that may contain calls."""
-        assert not self.is_harmony, "its messages need harmony_auto"
+        assert not self.messages, "they need chosen_messages"
         if self.trigger:
             tags = [self._tag(tool) for tool in tools]
             return {"format": {"type": "triggered_tags", "triggers": [self.trigger], "tags": tags}}
@@ -61,25 +112,68 @@ class CallLayout:
         text, excludes = {"type": "any_text"}, [self.marker]
         return {"format": _either({**text, "excludes": excludes}, self._calls(tools, parallel, [text]))}
 
+    def chosen_messages(
+        self,
+        tools: Sequence[Tool],
+        parallel: bool,
+        thinks: bool,
+        opened: bool | None = None,
+        schema: Mapping[str, Any] | bool | None = None,
+    ) -> Json:
+        """Return the structural tag of messages, of which the last may be calls; calls end the answer.
+
+        thinks: whether reasoning is allowed. opened: as in MessageMarks. schema: the schema of the answer.
+        """
+        marks, text = self.messages, {"type": "any_text"}
+        assert marks, "its calls need chosen"
+        answer = text if schema is None else {"type": "json_schema", "json_schema": schema}
+        notes = [marks.reasoning] if thinks else []
+        if schema is None or marks.remark != marks.answer:
+            notes.append(marks.remark)
+        ends = dict.fromkeys([*(notes if schema is None else ()), marks.answer])
+        lasts = [marks.last(mark, answer if mark == marks.answer else text) for mark in ends]
+        last = _either(*lasts, self._calls(tools, parallel))
+        whole = _sequence(*marks.opened(opened, thinks), marks.before(notes), last)
+        if opened is False:  # the answer that the prompt opened goes on; without a schema, messages may follow it
+            whole = _either(marks.last("", answer), *([whole] if schema is None else ()))
+        return {"format": whole}
+
     def _calls(self, tools: Sequence[Tool], parallel: bool, before: Sequence[Json] = ()) -> Json:
         calls = {
             "type": "tags_with_separator",
             "tags": [self._tag(tool) for tool in tools],
             "separator": self.separator,
             "at_least_one": True,
-            "stop_after_first": self.is_harmony or not parallel,
+            "stop_after_first": self.is_single or not parallel,
         }
         marker, opening, last = (
             {"type": "const_string", "value": one} for one in (self.marker, self.opening, self.last)
         )
         elements = [*before, marker, opening, calls, last]
-        return {"type": "sequence", "elements": [one for one in elements if one.get("value") != ""]}
+        return _sequence(*(one for one in elements if one.get("value") != ""))
 
     def _tag(self, tool: Tool) -> Json:
         name, schema = tool
         shown = json.dumps(name, ensure_ascii=False)[1:-1] if self.is_json else name
-        content = {"type": "json_schema", "json_schema": schema}
-        return {"type": "tag", "begin": self.begin + shown + self.between, "content": content, "end": self.end}
+        begin = (name if self.is_named else "") + self.begin + shown + self.between
+        return {
+            "type": "tag",
+            "begin": begin,
+            "content": {"type": "json_schema", "json_schema": schema},
+            "end": self.end,
+        }
+
+
+def _either(*options: Json) -> Json:
+    return {"type": "or", "elements": list(options)}
+
+
+def _sequence(*elements: Json) -> Json:
+    return {"type": "sequence", "elements": list(elements)}
+
+
+def _const(value: str) -> Json:
+    return {"type": "const_string", "value": value}
 
 
 _HERMES = CallLayout(
@@ -147,53 +241,29 @@ _V31 = CallLayout(
     is_json=False,
 )
 # <|call|> is an end-of-sequence token, so that a call ends the output.
-HARMONY = CallLayout(
+_HARMONY = CallLayout(
     begin="<|channel|>commentary to=functions.",
     between=" <|constrain|>json<|message|>",
     is_json=False,
-    is_harmony=True,
+    messages=MessageMarks(
+        reasoning=f"{harmony.CHANNEL}analysis{harmony.MESSAGE}",
+        remark=f"{harmony.CHANNEL}commentary{harmony.MESSAGE}",
+        answer=f"{harmony.CHANNEL}final{harmony.MESSAGE}",
+        end=harmony.END,
+        next=f"{harmony.START}assistant",
+    ),
+    is_single=True,
 )
-_NEXT = f"{harmony.START}assistant"
-
-
-def _either(*options: Json) -> Json:
-    return {"type": "or", "elements": list(options)}
-
-
-def _messages_before(channels: Sequence[str]) -> Json:
-    """Return an element of no message, or of messages in these channels that another one follows."""
-    messages = {
-        "type": "tags_with_separator",
-        "tags": [_message(channel, {"type": "any_text"}, harmony.END) for channel in channels],
-        "separator": _NEXT,
-        "at_least_one": True,
-    }
-    return _either(_const(""), {"type": "sequence", "elements": [messages, _const(_NEXT)]})
-
-
-def _message(channel: str, content: Json, end: str = "") -> Json:
-    begin = f"{harmony.CHANNEL}{channel}{harmony.MESSAGE}"
-    return {"type": "tag", "begin": begin, "content": content, "end": end}
-
-
-def _const(value: str) -> Json:
-    return {"type": "const_string", "value": value}
-
-
-def harmony_auto(tools: Sequence[Tool], thinks: bool, schema: Mapping[str, Any] | bool | None = None) -> Json:
-    """Return the structural tag of gpt-oss' messages, of which the last may be a call; a call ends the answer.
-
-    thinks: whether reasoning is allowed. schema: the schema of the answer.
-    """
-    text = {"type": "any_text"}
-    answer = text if schema is None else {"type": "json_schema", "json_schema": schema}
-    notes = ["analysis", "commentary"] if thinks else ["commentary"]
-    lasts = [_message(channel, text) for channel in notes] if schema is None else []
-    last = _either(*lasts, _message("final", answer), HARMONY._calls(tools, parallel=False))
-    return {"format": {"type": "sequence", "elements": [_messages_before(notes), last]}}
-
-
-HARMONY_REASONING = _messages_before(["analysis"])
+_INKLING = CallLayout(
+    begin=harmony.INVOKE + '{"name":"',
+    between='","args":',
+    end="}" + harmony.END_MESSAGE,
+    separator=harmony.MODEL,
+    is_named=True,
+    messages=MessageMarks(
+        harmony.THINKING, harmony.TEXT, harmony.TEXT, harmony.END_MESSAGE, harmony.MODEL, closes=True
+    ),
+)
 _LAYOUTS = {
     "apertus": _APERTUS,
     "cohere_command3": _COHERE,
@@ -207,13 +277,14 @@ _LAYOUTS = {
     "granite4": _HERMES,
     "hermes": _HERMES,
     "hunyuan_a13b": _JAMBA,
+    "inkling": _INKLING,
     "internlm": _INTERNLM,
     "jamba": _JAMBA,
     "llama3_json": _LLAMA,
     "llama4_json": _LLAMA,
     "longcat": _LONGCAT,
     "nemotron_json": replace(_GRANITE, marker="<TOOLCALL>", last="]</TOOLCALL>"),
-    "openai": HARMONY,
+    "openai": _HARMONY,
     "qwen3_json": _HERMES,
 }
 

@@ -1,17 +1,26 @@
-"""Read harmony, the format of gpt-oss: messages with a channel each (analysis: reasoning, final: answer, commentary).
+"""Read answers that are messages, each of which says whether it is reasoning, text or a call: harmony and Inkling's.
+
+In harmony, the format of gpt-oss, a message has a channel (analysis: reasoning, final: answer, commentary):
 
     <|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json
     <|message|>{…}<|call|>
 
-Source: OpenAI's "harmony response format" (cookbook.openai.com/articles/openai-harmony).
+In Inkling's format a mark tells the kind of a message; the prompt ends with the first <|message_model|>:
+
+    <|content_thinking|>…<|end_message|><|message_model|><|content_text|>…<|end_message|><|message_model|>f
+    <|content_invoke_tool_json|>{"name":"f","args":{…}}<|end_message|><|content_model_end_sampling|>
+
+Sources: OpenAI's "harmony response format" (cookbook.openai.com/articles/openai-harmony); for Inkling, vLLM's parser
+inkling, SGLang's inkling_detector, and the template of unsloth's GGUF files of thinkingmachines/Inkling.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
-from forearm.text.tool_parsers.incremental import Steps, TextStream, literal, prose, some, upto
-from forearm.text.tool_parsers.json_calls import Calls
+from forearm.text.tool_parsers.incremental import Steps, TextStream, literal, prose, rest, some, space, upto
+from forearm.text.tool_parsers.json_calls import Calls, call_object
 from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, ReasoningPart, TextPart
 from forearm.text.tool_parsers.reasoning import ReasoningState
 
@@ -23,9 +32,24 @@ _RECIPIENT = re.compile(r"\bto=([^\s<]+)")
 _FUNCTIONS = "functions."
 _LONGEST_HEADER = 200
 
+MODEL, THINKING, TEXT = "<|message_model|>", "<|content_thinking|>", "<|content_text|>"
+INVOKE, END_MESSAGE = "<|content_invoke_tool_json|>", "<|end_message|>"
+# Marks of what is shown as text: a call that is no JSON, a tool's error. The mark at the end is the model's EOS.
+_OTHERS = ("<|content_invoke_tool_text|>", "<|content_tool_error|>")
+INKLING_MARKS = (MODEL, THINKING, TEXT, INVOKE, *_OTHERS, END_MESSAGE, "<|content_model_end_sampling|>")
+_ANY_MARK = re.compile("|".join(map(re.escape, INKLING_MARKS)))
+_ARGUMENTS = ("args", "arguments", "parameters")
+_LONGEST_NAME = 256  # as long as a request's tools may have it
 
-def harmony(source: TextStream, calls: Calls, thinking: ReasoningState) -> Steps[None]:
+# Reads an answer that is messages. The last argument: whether the prompt opened a message of reasoning (True), one of
+# the answer (False), or neither (None).
+MessageReader = Callable[[TextStream, Calls, ReasoningState, bool | None], Steps[None]]
+
+
+def harmony(source: TextStream, calls: Calls, thinking: ReasoningState, opened: bool | None) -> Steps[None]:
     """Read messages until the text ends; `<|start|>assistant` of the first message is the end of the prompt."""
+    if opened is not None:
+        yield from _body(source, calls, thinking, f"{CHANNEL}analysis" if opened else "")
     while (yield from some(source)):
         header = yield from _header(source)
         if header is None:
@@ -79,3 +103,58 @@ def _call(source: TextStream, calls: Calls, name: str) -> Steps[None]:
     yield from prose(source, (END, CALL, RETURN, START), arguments)
     if empty:
         yield CallArguments(call.index, "{}")
+
+
+def inkling(source: TextStream, calls: Calls, thinking: ReasoningState, opened: bool | None) -> Steps[None]:
+    """Read messages until the text ends. Text that no mark introduces is text of the answer."""
+    marker = MODEL if opened is None else THINKING if opened else TEXT
+    is_first = True
+    while marker:
+        name = ""
+        if marker == MODEL:
+            name, marker = yield from _author(source, is_first)
+        if marker == INVOKE:
+            yield from _invoked(source, calls, name)
+            marker = END_MESSAGE
+        elif marker == THINKING:
+            thinking.is_open = True
+            marker = yield from prose(source, INKLING_MARKS, ReasoningPart)
+            thinking.is_open = False
+        else:
+            marker = yield from prose(source, INKLING_MARKS)
+        is_first = False
+
+
+def _author(source: TextStream, is_first: bool) -> Steps[tuple[str, str]]:
+    """Read the name of a tool, and the mark of the message's kind; where other text comes, it is the answer's.
+
+    is_first: the prompt opened the message, so that text without any mark comes here, too.
+    """
+    name, found = "", ""
+    while not found and len(name) <= _LONGEST_NAME and (yield from some(source)):
+        if source.peek() == "<":
+            for marker in INKLING_MARKS:
+                if (yield from literal(source, marker)):
+                    found = marker
+                    break
+        if not found:
+            name += source.take(1)
+    if found in (THINKING, TEXT, INVOKE, *_OTHERS):
+        return name.strip(), found
+    if name and (found or is_first or len(name) > _LONGEST_NAME):  # a name that was cut off is not shown
+        yield TextPart(name)
+    return "", found or TEXT
+
+
+def _invoked(source: TextStream, calls: Calls, name: str) -> Steps[None]:
+    """Read `{"name": …, "args": {…}}` and the end of the message. name: the one before it, which may be missing."""
+    source.record(name + INVOKE)
+    source.fence(END_MESSAGE)
+    yield from space(source)
+    known = name if name in calls.tools else ""  # only then arguments that come before the name in JSON can be streamed
+    is_call = yield from call_object(source, calls, name=known, argument_keys=_ARGUMENTS)
+    before, after = source.recorded(), (yield from rest(source))
+    end = source.unfence()
+    text = _ANY_MARK.sub("", after).strip() if is_call else before + after + end
+    if text:
+        yield TextPart(text)

@@ -12,7 +12,7 @@ import re
 import secrets
 import string as alphabets
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from forearm.text.tool_parsers.incremental import Steps, TextStream, literal, prose, rest, some, space
@@ -95,26 +95,33 @@ def attempt(source: TextStream, body: Steps[bool]) -> Steps[bool]:
     return is_call
 
 
-def call_object(source: TextStream, calls: Calls, needs_arguments: bool = False, name_key: str = "name") -> Steps[bool]:
-    """Read `{"name": …, "arguments": {…}}`, or `parameters`; other keys are skipped.
+def call_object(
+    source: TextStream,
+    calls: Calls,
+    needs_arguments: bool = False,
+    name_key: str = "name",
+    name: str = "",
+    argument_keys: Sequence[str] = ("arguments", "parameters"),
+) -> Steps[bool]:
+    """Read `{"name": …, "arguments": {…}}`, or `parameters`; other keys are skipped. name: if known before.
 
     Returns: whether it is a call; recording has stopped then.
     """
     if not (yield from literal(source, "{")):
         return False
-    name, held, begun = "", "", False
+    held, begun = "", False
     while (key := (yield from object_key(source))) is not None:
         if key == name_key and not name:
             name = (yield from _string(source)) or ""
             if not name:
                 return begun
-        elif key in ("arguments", "parameters") and name and not begun:
+        elif key in argument_keys and name and not begun:
             begun, held = True, ""
             source.recorded()
             call = calls.begin(name)
             yield call
             yield from arguments(source, call.index)
-        elif key in ("arguments", "parameters") and not held:
+        elif key in argument_keys and not held:
             held = yield from value(source)
         else:
             yield from value(source)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from forearm.text import tool_parsers
-from forearm.text.tool_parsers import ToolCallFormat, harmony, reasoning
+from forearm.text.tool_parsers import MESSAGE_FORMATS, ToolCallFormat, reasoning
 from forearm.text.tool_parsers.call_layouts import CallLayout, layout_of
 from forearm.text.tool_parsers.incremental import IncrementalParser, Steps, TextStream, prose, some, space
 from forearm.text.tool_parsers.json_calls import Calls, answer, attempt, call_list, long_id
@@ -34,14 +34,14 @@ class Dialect:
     strict_calls: StrictCalls | None = None
 
     @property
-    def is_harmony(self) -> bool:
+    def has_messages(self) -> bool:
         """True if one format has both reasoning and calls; it is always parsed, with or without tools."""
-        return self.reasoning is reasoning.FORMATS["openai_gptoss"]
+        return self.calls is not None and self.calls.messages is not None
 
     def marks(self, wanted: CallsWanted) -> frozenset[str]:
         """Return the special tokens that must be visible in the text."""
-        if self.is_harmony:
-            return frozenset(harmony.MARKS)
+        if self.calls and self.calls.messages:
+            return frozenset(self.calls.marks)
         found = self.reasoning.marks if self.reasoning else ()
         if wanted == "auto" and self.calls:
             found += self.calls.marks
@@ -53,8 +53,8 @@ def find_dialect(
 ) -> Dialect:
     """Return the formats of these names, or those that the chat template tells: for calls "", for reasoning "auto".
 
-    Without a name, reasoning stays text, as in vLLM; only gpt-oss' is always read, together with its calls. tokens:
-    the tokenizer's added tokens.
+    Without a name, reasoning stays text, as in vLLM; only that in messages (gpt-oss, Inkling) is always read, together
+    with calls. tokens: the tokenizer's added tokens.
     """
     calls_told, reasoning_told = (
         next((name for markers, name in table if all(one in template for one in markers)), "")
@@ -63,10 +63,9 @@ def find_dialect(
     calls_name = calls_name or calls_told
     if reasoning_name == "auto":
         reasoning_name = reasoning_told
-    if calls_name == "openai":
-        reasoning_name = "openai_gptoss"
-    elif reasoning_name == "openai_gptoss":
-        calls_name = "openai"
+    if calls_name not in MESSAGE_FORMATS:
+        calls_name = next((calls for calls, one in MESSAGE_FORMATS.items() if one == reasoning_name), calls_name)
+    reasoning_name = MESSAGE_FORMATS.get(calls_name, reasoning_name)
     formats = reasoning.format_of(reasoning_name, tokens), tool_parsers.format_of(calls_name, tokens)
     return Dialect(*formats, layout_of(calls_name, tokens), STRICT_CALLS.get(calls_name))
 
@@ -120,10 +119,11 @@ class OutputParser:
     def _steps(self, source: TextStream) -> Steps[None]:
         dialect, wanted = self._dialect, self._wanted
         found = Calls(dialect.calls.new_id if dialect.calls else long_id, wanted.tools)
-        if dialect.is_harmony and wanted.calls not in ("required", "named"):
-            yield from harmony.harmony(source, found, self._thinking)
+        messages = dialect.calls.messages if dialect.calls else None
+        if messages and wanted.calls not in ("required", "named"):
+            yield from messages(source, found, self._thinking, wanted.opened)
             return
-        if dialect.reasoning and not dialect.is_harmony:
+        if dialect.reasoning and not messages:
             begins = dialect.calls.begins if dialect.calls and wanted.calls == "auto" else ()
             yield from dialect.reasoning.steps(source, self._thinking, wanted.opened, begins)
         if wanted.calls == "named":  # all text is the arguments of one call

@@ -35,10 +35,10 @@ class ReasoningFormat:
     """A format of reasoning, marked by any of `begins` and any of `ends`.
 
     always: an output without a beginning marker is reasoning too, unless its prompt closed it. forced: ends
-    reasoning that exceeds its budget. answers: the marker before the answer, where there is one. answer_tags: tags
-    around the answer, which are dropped. stays: reasoning is part of the answer, with its beginning marker even where
-    the prompt has it. pieces: the special tokens of markers that are several tokens. ends_at_calls: a call ends
-    reasoning whose own end the model leaves out.
+    reasoning that exceeds its budget. answers: the marker before the answer, where there is one; closes: the marker
+    behind it, which may be missing. answer_tags: tags around the answer, which are dropped. stays: reasoning is part of
+    the answer, with its beginning marker even where the prompt has it. pieces: the special tokens of markers that are
+    several tokens. ends_at_calls: a call ends reasoning whose own end the model leaves out.
     """
 
     begins: tuple[str, ...] = ("<think>",)
@@ -46,6 +46,7 @@ class ReasoningFormat:
     always: bool = False
     forced: str = ""
     answers: str = ""
+    closes: str = ""
     answer_tags: tuple[str, ...] = ()
     stays: bool = False
     pieces: tuple[str, ...] = ()
@@ -56,7 +57,7 @@ class ReasoningFormat:
         prompt = prompt[-200:].rstrip()
         if prompt.endswith(self.begins):
             return True
-        return False if prompt.endswith(self.ends) else None
+        return False if prompt.endswith((self.answers,) if self.answers else self.ends) else None
 
     def left_open(self, text: str) -> bool | None:
         """Return, as `opened`, whether an answer that is to be continued leaves reasoning open."""
@@ -98,10 +99,12 @@ class ReasoningFormat:
         """Return a grammar made by constraints.py, extended to allow reasoning before the answer."""
         lark = Lark(special)
         begin = either([lark.literal(marker) for marker in self.begins])
-        whole = json.loads(lark.text(f"({begin} {lark.until(self.ends)} /\\n*/)? @answer"))["grammars"]
-        others = json.loads(grammar)["grammars"]
-        others[0]["name"] = "answer"
-        return json.dumps({"grammars": [*whole, *others]})
+        return _around(lark, f"({begin} {lark.until(self.ends)} /\\n*/)? @answer", grammar)
+
+    def closed(self, grammar: str, special: Mapping[str, int]) -> str:
+        """Return a grammar made by constraints.py, extended to allow the marker behind the answer."""
+        lark = Lark(special)
+        return _around(lark, f"@answer ({lark.literal(self.closes)})?", grammar) if self.closes else grammar
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -109,12 +112,20 @@ class ReasoningFormat:
         return (*self.begins, *self.ends, *self.pieces)
 
 
+def _around(lark: Lark, start: str, grammar: str) -> str:
+    """Return the grammar that begins with the rule `start`, in which @answer is `grammar`."""
+    given = json.loads(grammar)
+    others = given["grammars"]
+    others[0]["name"] = "answer"
+    return json.dumps({**given, "grammars": [*json.loads(lark.text(start))["grammars"], *others]}, ensure_ascii=False)
+
+
 _COHERE = ReasoningFormat(("<|START_THINKING|>",), ("<|END_THINKING|>",), answer_tags=COHERE_ANSWER)
 _EFFORTS = ("", "_fast", "_faster")
 # By vLLM's names. Sources: the chat templates of deepseek-ai/DeepSeek-R1, Qwen/Qwen3-8B, ibm-granite/granite-3.2-8b-
 # instruct, mistralai/Magistral-Small-2507, openai/gpt-oss-20b, google/gemma-4-E4B-it, zai-org/GLM-4.5-Air,
 # ByteDance-Seed/Seed-OSS-36B-Instruct, allenai/Olmo-3-7B-Think and baidu/ERNIE-4.5-21B-A3B-Thinking; for outputs
-# without markers, vLLM's parsers.
+# without markers, and for Inkling, vLLM's parsers.
 FORMATS: dict[str, ReasoningFormat] = {
     **dict.fromkeys(("deepseek_v3", "hy_v3", "hy_v4", "olmo3", "poolside_v1"), ReasoningFormat()),
     **dict.fromkeys(
@@ -150,6 +161,10 @@ FORMATS: dict[str, ReasoningFormat] = {
     ),
     "seed_oss": ReasoningFormat(("<seed:think>",), ("</seed:think>",), ends_at_calls=True),
     "mistral": ReasoningFormat(("[THINK]",), ("[/THINK]",)),
+    # Its reasoning is cut by the end of the message alone, as in vLLM: a call may follow, or an answer.
+    "inkling": ReasoningFormat(
+        ("<|content_thinking|>",), ("<|end_message|>",), answers="<|content_text|>", closes="<|end_message|>"
+    ),
     "openai_gptoss": ReasoningFormat(
         begins=("<|channel|>analysis<|message|>",),
         ends=("<|end|>",),
@@ -170,6 +185,7 @@ def format_of(name: str, tokens: Collection[str] = ()) -> ReasoningFormat | None
 # what the model may do.
 MARKERS = (
     (("<|channel|>",), "openai_gptoss"),
+    (("<|content_thinking|>",), "inkling"),
     (("<|channel>",), "gemma4"),
     (("<seed:think>",), "seed_oss"),
     (("</think>", "<response>"), "ernie45"),
