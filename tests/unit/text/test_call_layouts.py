@@ -150,7 +150,7 @@ def test_markers_that_are_special_tokens_are_imposed_as_such(name: str, tmp_path
 def test_gpt_oss_may_think_before_a_call_that_must_be(grammars: Grammars) -> None:
     one = layout("openai")
     assert one.messages is not None
-    tag = one.required([("now", EMPTY)], True, one.messages.before_calls(None, True))
+    tag = one.required([("now", EMPTY)], True, one.messages.before([one.messages.reasoning], None))
     start = grammars.start(grammar_of(ConstraintRequest("structural_tag", tag, "tools"), {})).result()
     call = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}"
 

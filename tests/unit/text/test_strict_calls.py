@@ -290,7 +290,7 @@ def test_a_message_that_the_prompt_opened_ends_before_a_call(name: str, channels
     call, rest = CALL if name == "openai" else NAMED, f"Hm.{marks.end}{marks.next}"
 
     def fits(text: str, opened: bool | None, thinks: bool) -> tuple[bool, bool]:
-        required = layout.required(TOOLS[:1], True, marks.before_calls(opened, thinks))
+        required = layout.required(TOOLS[:1], True, marks.before([marks.reasoning] if thinks else [], opened))
         chosen = layout.chosen_messages(TOOLS[:1], True, thinks, opened)
         return fits_messages(channels, required, text), fits_messages(channels, chosen, text)
 
@@ -316,7 +316,7 @@ def test_an_answer_of_json_that_the_prompt_opened_is_json_to_its_end(channels: t
 def test_inklings_required_calls_are_read_as_calls(channels: tuple[Grammars, Any]) -> None:
     layout = messages("inkling")
     assert layout.messages is not None
-    tag = layout.required(TOOLS, True, layout.messages.before_calls(None, True))
+    tag = layout.required(TOOLS, True, layout.messages.before([layout.messages.reasoning], None))
     text = f'{HM}{TWO_NAMED}<|message_model|>now<|content_invoke_tool_json|>{{"name":"now","args":{{}}}}<|end_message|>'
 
     assert fits_messages(channels, tag, text)

@@ -132,7 +132,8 @@ class AnswerConstraints:
             return self._grammar("json", choice.schema())
         before = [_LINES] if thinks else []
         if layout.messages:
-            before = layout.messages.before_calls(opened, body.thinking_token_budget is None)
+            notes = [layout.messages.reasoning] if body.thinking_token_budget is None else []
+            before = layout.messages.before(notes, opened)
         tag = layout.required(choice.imposed(), choice.parallel and choice.wanted == "required", before)
         return self._grammar("structural_tag", tag)
 

@@ -34,30 +34,25 @@ class MessageMarks:
     next: str
     closes: bool = False
 
-    def before_calls(self, opened: bool | None, thinks: bool) -> list[Json]:
-        """Return the elements before required calls. opened: whether the prompt opened reasoning (True), the answer
-        (False), or neither; thinks: whether reasoning is allowed.
+    def before(self, marks: Sequence[str], opened: bool | None) -> list[Json]:
+        """Return the elements of messages before the last one, which begin with any of these marks; there may be none.
+
+        opened: whether the prompt opened reasoning (True), the answer (False), or neither; that message ends first, and
+        reasoning at once if it is not among the marks.
         """
-        return [*self.opened(opened, thinks), *([self.before([self.reasoning])] if thinks else [])]
-
-    def opened(self, opened: bool | None, thinks: bool) -> list[Json]:
-        """Return the elements that end the message which the prompt opened."""
-        if opened is None:
-            return []
-        is_free = thinks or not opened
-        return [self.message("", {"type": "any_text"} if is_free else _const(""), self.end), _const(self.next)]
-
-    def before(self, marks: Sequence[str]) -> Json:
-        """Return an element of no message, or of messages with these marks that another one follows."""
-        if not marks:
-            return _const("")
-        messages = {
-            "type": "tags_with_separator",
-            "tags": [self.message(mark, {"type": "any_text"}, self.end) for mark in marks],
-            "separator": self.next,
-            "at_least_one": True,
-        }
-        return _either(_const(""), _sequence(messages, _const(self.next)))
+        text, found = {"type": "any_text"}, []
+        if opened is not None:
+            content = text if self.reasoning in marks or not opened else _const("")
+            found = [self.message("", content, self.end), _const(self.next)]
+        if marks:
+            messages = {
+                "type": "tags_with_separator",
+                "tags": [self.message(mark, text, self.end) for mark in marks],
+                "separator": self.next,
+                "at_least_one": True,
+            }
+            found.append(_either(_const(""), _sequence(messages, _const(self.next))))
+        return found
 
     def last(self, mark: str, content: Json) -> Json:
         """Return an element of the message that ends the answer."""
@@ -122,7 +117,7 @@ class CallLayout:
     ) -> Json:
         """Return the structural tag of messages, of which the last may be calls; calls end the answer.
 
-        thinks: whether reasoning is allowed. opened: as in MessageMarks. schema: the schema of the answer.
+        thinks: whether reasoning is allowed. opened: as in MessageMarks.before. schema: the schema of the answer.
         """
         marks, text = self.messages, {"type": "any_text"}
         assert marks, "its calls need chosen"
@@ -133,7 +128,7 @@ class CallLayout:
         ends = dict.fromkeys([*(notes if schema is None else ()), marks.answer])
         lasts = [marks.last(mark, answer if mark == marks.answer else text) for mark in ends]
         last = _either(*lasts, self._calls(tools, parallel))
-        whole = _sequence(*marks.opened(opened, thinks), marks.before(notes), last)
+        whole = _sequence(*marks.before(notes, opened), last)
         if opened is False:  # the answer that the prompt opened goes on; without a schema, messages may follow it
             whole = _either(marks.last("", answer), *([whole] if schema is None else ()))
         return {"format": whole}
