@@ -38,10 +38,12 @@ _SAMPLES = [
         "So.\n<b>",
         "Hm. Yes.",
     ),
-    Spoken("", "arguments first, and a name before", _called('{"args":' + OSLO + ',"name":"get_weather"}'), ONE),
+    Spoken("", "arguments first", _called('{"args":' + OSLO + ',"name":"get_weather"}'), ONE),
+    Spoken("", "arguments first, an unknown name before", _called('{"args":{},"name":"now"}', "f"), [("now", "{}")]),
     Spoken(
         "", "arguments first, a known name before", _called('{"args":' + OSLO + ',"name":"now"}', "get_weather"), ONE
     ),
+    Spoken("", "two names: JSON's counts", _called(_NOW, "get_weather"), [("now", "{}")]),
     Spoken("", "a name before that no tool has", _called(_NOW, "never"), [("now", "{}")]),
     Spoken("", "a name before alone", _called('{"args":{"a":1}}', "now"), [("now", '{"a":1}')]),
     Spoken(
@@ -95,6 +97,7 @@ _SAMPLES = [
     Spoken("", "no marks", "It is 3 < 4, and <|message is no mark.", content="It is 3 < 4, and <|message is no mark."),
     Spoken("", "text that goes on", f"So.{_END}{_MODEL}{_NOW_CALLED}", [("now", "{}")], "So."),
     Spoken("", "long text without marks", "word " * 60 + _END, content="word " * 60),
+    Spoken("", "long text behind a mark", f"{_MODEL}{_MODEL}{'word ' * 60}", content="word " * 60),
     Spoken("", "an author of a text", f"me<|content_text|>So.{_END}", content="So."),
     Spoken("", "a call that is no JSON", f"f<|content_invoke_tool_text|>ls{_END}", content="ls"),
     Spoken("", "nothing said", f"{_MODEL}{_END}{_EOS}"),

@@ -151,8 +151,8 @@ def _invoked(source: TextStream, calls: Calls, name: str) -> Steps[None]:
     source.record(name + INVOKE)
     source.fence(END_MESSAGE)
     yield from space(source)
-    known = name if name in calls.tools else ""  # only then arguments that come before the name in JSON can be streamed
-    is_call = yield from call_object(source, calls, name=known, argument_keys=_ARGUMENTS)
+    known = name if name in calls.tools else ""
+    is_call = yield from call_object(source, calls, known_name=known, argument_keys=_ARGUMENTS)
     before, after = source.recorded(), (yield from rest(source))
     end = source.unfence()
     text = _ANY_MARK.sub("", after).strip() if is_call else before + after + end

@@ -100,25 +100,26 @@ def call_object(
     calls: Calls,
     needs_arguments: bool = False,
     name_key: str = "name",
-    name: str = "",
+    known_name: str = "",
     argument_keys: Sequence[str] = ("arguments", "parameters"),
 ) -> Steps[bool]:
-    """Read `{"name": …, "arguments": {…}}`, or `parameters`; other keys are skipped. name: if known before.
+    """Read `{"name": …, "arguments": {…}}`, or `parameters`; other keys are skipped. known_name: counts where no
+    name comes before the arguments.
 
     Returns: whether it is a call; recording has stopped then.
     """
     if not (yield from literal(source, "{")):
         return False
-    held, begun = "", False
+    name, held, begun = "", "", False
     while (key := (yield from object_key(source))) is not None:
         if key == name_key and not name:
             name = (yield from _string(source)) or ""
             if not name:
                 return begun
-        elif key in argument_keys and name and not begun:
+        elif key in argument_keys and (name or known_name) and not begun:
             begun, held = True, ""
             source.recorded()
-            call = calls.begin(name)
+            call = calls.begin(name or known_name)
             yield call
             yield from arguments(source, call.index)
         elif key in argument_keys and not held:
@@ -130,6 +131,7 @@ def call_object(
             break
     if not (yield from literal(source, "}")) or begun:
         return begun
+    name = name or known_name
     if not name or (needs_arguments and not held):
         return False
     source.recorded()
