@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 
-from forearm.text.tool_parsers.incremental import Steps, TextStream, literal, prose, rest, some, space, upto
-from forearm.text.tool_parsers.json_calls import Calls, call_object
+from forearm.text.tool_parsers.incremental import Steps, TextStream, literal, prose, some, upto
+from forearm.text.tool_parsers.json_calls import Calls, call_object, fenced
 from forearm.text.tool_parsers.parts import AnswerPart, CallArguments, ReasoningPart, TextPart
 from forearm.text.tool_parsers.reasoning import ReasoningState
 
@@ -37,7 +38,6 @@ INVOKE, END_MESSAGE = "<|content_invoke_tool_json|>", "<|end_message|>"
 # Marks of what is shown as text: a call that is no JSON, a tool's error. The mark at the end is the model's EOS.
 _OTHERS = ("<|content_invoke_tool_text|>", "<|content_tool_error|>")
 INKLING_MARKS = (MODEL, THINKING, TEXT, INVOKE, *_OTHERS, END_MESSAGE, "<|content_model_end_sampling|>")
-_ANY_MARK = re.compile("|".join(map(re.escape, INKLING_MARKS)))
 _ARGUMENTS = ("args", "arguments", "parameters")
 _LONGEST_NAME = 256  # as long as a request's tools may have it
 
@@ -114,7 +114,9 @@ def inkling(source: TextStream, calls: Calls, thinking: ReasoningState, opened: 
         if marker == MODEL:
             name, marker = yield from _author(source, is_first)
         if marker == INVOKE:
-            yield from _invoked(source, calls, name)
+            known = name if name in calls.tools else ""
+            body = partial(call_object, known_name=known, argument_keys=_ARGUMENTS)
+            yield from fenced(source, calls, name + INVOKE, END_MESSAGE, body, INKLING_MARKS)
             marker = END_MESSAGE
         elif marker == THINKING:
             thinking.is_open = True
@@ -144,17 +146,3 @@ def _author(source: TextStream, is_first: bool) -> Steps[tuple[str, str]]:
     if name and (found or is_first or len(name) > _LONGEST_NAME):  # a name that was cut off is not shown
         yield TextPart(name)
     return "", found or TEXT
-
-
-def _invoked(source: TextStream, calls: Calls, name: str) -> Steps[None]:
-    """Read `{"name": …, "args": {…}}` and the end of the message. name: the one before it, which may be missing."""
-    source.record(name + INVOKE)
-    source.fence(END_MESSAGE)
-    yield from space(source)
-    known = name if name in calls.tools else ""
-    is_call = yield from call_object(source, calls, known_name=known, argument_keys=_ARGUMENTS)
-    before, after = source.recorded(), (yield from rest(source))
-    end = source.unfence()
-    text = _ANY_MARK.sub("", after).strip() if is_call else before + after + end
-    if text:
-        yield TextPart(text)

@@ -62,15 +62,26 @@ def answer(source: TextStream, calls: Calls, *markers: str) -> Steps[str]:
 
 
 def fenced(
-    source: TextStream, calls: Calls, begin: str, end: str, body: Callable[[TextStream, Calls], Steps[bool]]
+    source: TextStream,
+    calls: Calls,
+    begin: str,
+    end: str,
+    body: Callable[[TextStream, Calls], Steps[bool]],
+    dropped: Sequence[str] = (),
 ) -> Steps[None]:
-    """Read a call between two markers, of which the first was read. If there is no call, all of it is text."""
+    """Read a call between two markers, of which the first was read. If there is no call, all of it is text.
+
+    dropped: markers that are no text behind a call.
+    """
     source.record(begin)
     source.fence(end)
     yield from space(source)
     is_call = yield from body(source, calls)
     before, after = source.recorded(), (yield from rest(source))
     end = source.unfence()
+    if is_call:
+        for marker in dropped:
+            after = after.replace(marker, "")
     text = after.strip() if is_call else before + after + end
     if text:
         yield TextPart(text)
