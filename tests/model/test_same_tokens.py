@@ -42,6 +42,11 @@ class Weights:
     def vector(self, name: str, n: int, around: float) -> None:
         self.executor.load_vector(name, self.rng.normal(around, 0.2, n).astype(np.float32))
 
+    def merge(self, name: str, count: int) -> None:
+        """Load pairs of a vector that scales, and one that moves: a mean would be all that int8 has the range for."""
+        around = np.tile(np.repeat([0.7, 0.0], self.config.hidden), count)
+        self.executor.load_vector(name, self.rng.normal(around, 0.2).astype(np.float32))
+
     def norm(self, name: str) -> None:
         self.vector(name, self.config.hidden, 0.0 if self.config.norm_plus_one else 1.0)
         if self.config.layer_norm:
@@ -57,7 +62,7 @@ class Weights:
         if config.norm_placement != "none":  # a model without any has none before its head
             self.norm("final_norm")
         if config.merges:
-            self.vector("embed_merge", 2 * config.hidden, 0.7)
+            self.merge("embed_merge", 1)
         if config.head_dense:
             self.norm("head_dense.norm")
         if config.embed_norm:
@@ -171,7 +176,7 @@ class Weights:
             self.vector(prefix + "index_q_norm", mixer.blocks.head_dim, 1.0)
             self.vector(prefix + "index_norm", mixer.blocks.head_dim, 1.0)
         for half in ("attention", "mlp") if self.config.merges else ():
-            self.vector(f"{prefix}{half}_merge", 4 * self.config.hidden, 0.7)
+            self.merge(f"{prefix}{half}_merge", 2)
         if isinstance(mixer, Attention):
             self.convolutions(prefix, mixer)
         for half in ("hyper_attention", "hyper_mlp") if own else ():
