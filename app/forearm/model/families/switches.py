@@ -262,11 +262,11 @@ def check_sizes(config: ModelConfig, keys: Keys) -> None:
         raise keys.wrong("sliding_window", "at least 1, or null")
 
 
-def layer_types(keys: Keys, default: Sequence[str]) -> Sequence[str]:
-    """Return full_attention or sliding_attention for each layer: the file's layer_types, or `default`."""
+def layer_types(keys: Keys, default: Sequence[str], known: Sequence[str] = (FULL, SLIDING)) -> Sequence[str]:
+    """Return one of the known kinds for each layer: the file's layer_types, or `default`."""
     given = keys.get("layer_types")
     if given is None:
         return default
-    if not isinstance(given, list) or len(given) != len(default) or not all(kind in (FULL, SLIDING) for kind in given):
-        raise keys.wrong("layer_types", f"a list of {len(default)} times {FULL} or {SLIDING}")
+    if not isinstance(given, list) or len(given) != len(default) or not all(kind in known for kind in given):
+        raise keys.wrong("layer_types", f"a list of {len(default)} times {' or '.join(known)}")
     return given

@@ -11,7 +11,7 @@ from forearm.model.families.experts import SHARED_EXPERTS
 from forearm.model.families.keys import Keys
 from forearm.model.families.latent import corrected_layers, indexer_of, latent_attention
 from forearm.model.families.rope import rope
-from forearm.model.families.switches import FULL, SLIDING, check_flat
+from forearm.model.families.switches import FULL, SLIDING, check_flat, layer_types
 
 
 def dots3_note(inputs: FamilyInputs) -> ModelConfig:
@@ -56,10 +56,7 @@ def _kinds(keys: Keys, layers: int) -> list[str]:
     """Return the kind of each layer. Files from before per_layer_config call layers with an indexer full_attention."""
     some = keys.flag("use_sliding_window", True)
     default = [SLIDING if some and i > 1 and i % 4 != 1 else _INDEXED for i in range(layers)]
-    kinds, known = keys.get("layer_types"), (FULL, _INDEXED, SLIDING)
-    kinds = default if kinds is None else kinds
-    if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in known for kind in kinds):
-        raise keys.wrong("layer_types", f"a list of {layers} times {', '.join(known)}")
+    kinds = list(layer_types(keys, default, (FULL, _INDEXED, SLIDING)))
     if "use_dsa" in keys or "per_layer_config" not in keys:
         whole = _INDEXED if keys.flag("use_dsa", True) else FULL
         kinds = [kind if kind == SLIDING else whole for kind in kinds]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig
-from forearm.model.families.decoder import FamilyInputs, activation, decoder
+from forearm.model.families.decoder import FamilyInputs, decoder, listed_layers
 from forearm.model.families.experts import routed
 from forearm.model.families.keys import Keys
 from forearm.model.families.recurrences import RelativeBias
 from forearm.model.families.recurrent.mamba2 import bounded
+from forearm.model.families.switches import layer_types
 
 _FULL, _SLIDING = "hybrid", "hybrid_sliding"
 _FARTHEST = 1 << 20  # of a bias
@@ -53,7 +54,12 @@ def inkling(inputs: FamilyInputs) -> ModelConfig:
     Both kinds of layers have heads of their own. Queries of layers without a window grow with the logarithm of their
     position. Logits are divided by the width multiplier of muP, and those beyond unpadded_vocab_size do not exist.
     """
-    inputs = _computed_keys(inputs).with_defaults(
+    keys = inputs.keys
+    given = {new: keys.get(old) for old, new in _KEYS.items() if keys.get(old) is not None and new not in keys}
+    if keys.get("dense_intermediate_size") is not None:  # published: intermediate_size is the experts' width then
+        given["moe_intermediate_size"] = keys.get("intermediate_size")
+        given["intermediate_size"] = bounded(keys, "dense_intermediate_size", 1, 1 << 20, 1)
+    inputs = replace(inputs, keys=keys.with_values(**given)).with_defaults(
         vocab_size=201_024, hidden_size=6144, intermediate_size=24_576, num_hidden_layers=66, num_attention_heads=64,
         num_key_value_heads=8, head_dim=128, swa_num_attention_heads=64, swa_num_key_value_heads=16, swa_head_dim=128,
         sliding_window_size=512, rel_extent=1024, max_position_embeddings=131_072, moe_intermediate_size=3072,
@@ -83,29 +89,14 @@ def inkling(inputs: FamilyInputs) -> ModelConfig:
     )
 
 
-def _computed_keys(inputs: FamilyInputs) -> FamilyInputs:
-    """Return config.json under transformers' names; a published one has the experts' width as intermediate_size."""
-    keys = inputs.keys
-    found = {new: keys.get(old) for old, new in _KEYS.items() if keys.get(old) is not None and new not in keys}
-    if keys.get("dense_intermediate_size") is not None:
-        found["moe_intermediate_size"] = keys.get("intermediate_size")
-        found["intermediate_size"] = bounded(keys, "dense_intermediate_size", 1, 1 << 20, 1)
-    return replace(inputs, keys=keys.with_values(**found))
-
-
-def _kinds(inputs: FamilyInputs) -> list[str]:
+def _kinds(inputs: FamilyInputs) -> Sequence[str]:
     """Return hybrid_sliding for each layer with a window, by default five of six, and hybrid for the others."""
     keys, layers = inputs.keys, inputs.layers
     local = keys.get("local_layer_ids")
     if local is not None and not (isinstance(local, list) and all(type(one) is int for one in local)):
         raise keys.wrong("local_layer_ids", "a list of numbers of layers")
-    kinds = keys.get("layer_types")
-    if kinds is None:
-        slides = [i in local if local is not None else bool((i + 1) % 6) for i in range(layers)]
-        return [_SLIDING if one else _FULL for one in slides]
-    if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in (_FULL, _SLIDING) for kind in kinds):
-        raise keys.wrong("layer_types", f"a list of {layers} times {_FULL} or {_SLIDING}")
-    return kinds
+    slides = [i in local if local is not None else bool((i + 1) % 6) for i in range(layers)]
+    return layer_types(keys, [_SLIDING if one else _FULL for one in slides], (_FULL, _SLIDING))
 
 
 def _attention(keys: Keys, window: bool) -> Attention:
@@ -146,9 +137,4 @@ def _halves(inputs: FamilyInputs) -> list[FeedForward | Experts]:
     if chosen.count + beside > 4096:
         raise keys.wrong("n_routed_experts", "at most 4096 with those of n_shared_experts")
     experts = replace(chosen, count=chosen.count + beside, active=chosen.active + beside)
-    plain = FeedForward(keys.integer("intermediate_size"), activation(keys, "hidden_act", "silu"))
-    dense = bounded(keys, "dense_mlp_idx", 0, layers, 0)
-    kinds: Any = keys.get("mlp_layer_types") or ["dense" if i < dense else "sparse" for i in range(layers)]
-    if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in ("dense", "sparse") for kind in kinds):
-        raise keys.wrong("mlp_layer_types", f"a list of {layers} times dense or sparse")
-    return [experts if kind == "sparse" else plain for kind in kinds]
+    return listed_layers(inputs, experts, bounded(keys, "dense_mlp_idx", 0, layers, 0))

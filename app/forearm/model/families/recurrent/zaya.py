@@ -10,6 +10,7 @@ from forearm.model.families.keys import Keys
 from forearm.model.families.recurrences import ConvolvedHeads, RouterMlp
 from forearm.model.families.recurrent.mamba2 import bounded
 from forearm.model.families.rope import rope
+from forearm.model.families.switches import layer_types
 
 _FULL, _SLIDING = "hybrid", "hybrid_sliding"
 _THETA = {_FULL: 5e6, _SLIDING: 1e4}
@@ -32,7 +33,7 @@ def zaya(inputs: FamilyInputs) -> ModelConfig:
         moe_intermediate_size=2048, num_experts=16, num_experts_per_tok=1, intermediate_size=1,
     )  # fmt: skip
     keys = inputs.keys
-    kinds = _kinds(keys, inputs.layers)
+    kinds = layer_types(keys, [_FULL] * inputs.layers, (_FULL, _SLIDING))
     ropes = tuple(_angles(inputs, kind) for kind in dict.fromkeys(kinds))
     convolved = ConvolvedHeads(bounded(keys, "cca_time0", 2, 64, 2), bounded(keys, "cca_time1", 2, 64, 2))
     if keys.integer("num_key_value_heads") * keys.integer("head_dim") % 2:
@@ -66,15 +67,6 @@ def _experts(keys: Keys) -> Experts:
     count = bounded(keys, "num_experts", 2, 4096, 16)
     act = activation(keys, "hidden_act", "silu")
     return Experts(keys.integer("moe_intermediate_size"), count, 1, act, correction=True, zeros=1, skips=True)
-
-
-def _kinds(keys: Keys, layers: int) -> list[str]:
-    """Return the kind of each layer, whether it has a window."""
-    kinds = keys.get("layer_types")
-    kinds = [_FULL] * layers if kinds is None else kinds
-    if not isinstance(kinds, list) or len(kinds) != layers or not all(kind in (_FULL, _SLIDING) for kind in kinds):
-        raise keys.wrong("layer_types", f"a list of {layers} times {_FULL} or {_SLIDING}")
-    return kinds
 
 
 def _angles(inputs: FamilyInputs, kind: str) -> Rope:
