@@ -221,18 +221,18 @@ class Loader:
 
     def load(self, target: TensorReceiver, part: TensorPart, stored: Stored) -> None:
         """Load one part of the checkpoint."""
-        if (
-            part.matrix
-            and not self._formats[part.matrix].is_quantized
-            and (part.turned or isinstance(stored, CodedMatrix))
-        ):
+        exact = bool(part.matrix) and not self._formats[part.matrix].is_quantized
+        if exact and part.turned:
             own = part.rows(0, part.stored_shape[0])
             if isinstance(stored, CodedMatrix):
-                floats = dequantized(stored, stored.read(self._files, own.start, own[-1] + 1))[:: own.step]
+                floats = dequantized(stored, stored.read(self._files, own.start, own.stop))
             else:
                 floats = widened(self._files.mapping(stored.path).rows(stored, own), stored.float_dtype)
-            floats = np.ascontiguousarray(floats.T) if part.turned else floats
-            target.load_matrix(part.name, floats, "float32", part.at)
+            target.load_matrix(part.name, np.ascontiguousarray(floats.T), "float32", part.at)
+            self._bar.update(stored_bytes(part, stored))
+        elif exact and isinstance(stored, CodedMatrix):
+            for row, codes in _decoded(part, stored, stored.format, self._files, self._decoders):
+                target.load_matrix(part.name, dequantized(stored, codes), "float32", part.at + row)
             self._bar.update(stored_bytes(part, stored))
         elif isinstance(stored, CodedMatrix):
             assert isinstance(target, RoundingSample | _native.Executor), "a quantized checkpoint is not written again"
