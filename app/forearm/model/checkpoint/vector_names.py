@@ -8,9 +8,7 @@ from dataclasses import replace
 from forearm.model.checkpoint.mixer_names import states
 from forearm.model.checkpoint.tensor_part import TensorPart, norm_vectors
 from forearm.model.families.config import Attention, Experts, FeedForward, LatentAttention, ModelConfig
-from forearm.model.families.recurrences import (
-    CompressedAttention,
-)
+from forearm.model.families.recurrences import CompressedAttention
 
 # Executor's name (_native.pyi) -> Llama's name. ModelConfig.names overrides entries, for all layers or for a single one
 # ("layers.0.input_norm", whose value is the name without the model's prefix: stored_at). "layers.3" is the name of
