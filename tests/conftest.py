@@ -26,10 +26,11 @@ _OF_PROCESSES = ("api", "clients", "e2e", "engine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the gate's option."""
+    """Add the gate's options."""
     parser.addoption(
         "--second-run", action="store_true", help="run a failed test of processes and sockets once more, and count it"
     )
+    parser.addoption("--whole", action="store_true", help="run all of a long matrix of cases, not a sample of it")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

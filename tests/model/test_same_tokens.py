@@ -340,7 +340,19 @@ KINDS += [
 KINDS += [("llama", WeightFormat("fp8_e4m3"), "bfloat16"), ("odd heads", WeightFormat("int4", 16), "float32")]
 
 
-@pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind[0])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Ask all kinds with --whole; else all in float32, and of the others every third shape of each pair of formats."""
+    if "executors" not in metafunc.fixturenames:
+        return
+    asked = KINDS
+    if not metafunc.config.getoption("--whole"):
+        pairs = list(dict.fromkeys(kind[1:] for kind in KINDS))
+        of_pair = [[kind for kind in KINDS if kind[1:] == pair] for pair in pairs]
+        asked = of_pair[0] + [kind for i, kinds in enumerate(of_pair[1:]) for kind in kinds[i % 3 % len(kinds) :: 3]]
+    metafunc.parametrize("executors", asked, ids=[shape for shape, *_ in asked], indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def executors(request: pytest.FixtureRequest) -> Executors:
     """The same model on 1, 2, 3 and 5 threads."""
     shape, weights, kv_dtype = request.param
