@@ -227,6 +227,7 @@ class Executor:
         logit_rows: Int32Array,
         types: Int32Array | None = None,
         states: Int32Array | None = None,
+        hidden: Float32Array | None = None,
     ) -> None:
         """Compute one step (engine/batch.py's Batch): the whole model, the GIL released; logits stay inside.
 
@@ -328,6 +329,9 @@ class Executor:
     def logits(self) -> Float32Array:
         """A copy of the last step's logits, float32 [logit_rows, vocab], for tests; of a pooled model of its rows,
         [logit_rows, hidden]."""
+    def hidden(self) -> Float32Array:
+        """A copy of the last step's rows behind the last layer, before the final norm, float32 [tokens, hidden]; no
+        rows unless ModelConfig.keeps_hidden."""
     def pool(self, starts: Int32Array, head: int) -> Float32Array:
         """Vectors of a pooled model, float32 [texts, columns]: the mean of rows starts[i] .. starts[i + 1] - 1 of the
         last step's (sums in double, in order), through the layers of `head` behind it.

@@ -370,6 +370,9 @@ Config config_of(const py::object& from, const py::object& matrices) {
   read(from, "distance_buckets", c.distance_buckets);
   read(from, "slopes", c.slopes);
   read(from, "embed_norm", c.embed_norm);
+  read(from, "fuses", c.fuses);
+  read(from, "keeps_hidden", c.keeps_hidden);
+  if (c.keeps_hidden) c.layers.push_back({std::monostate{}, std::nullopt});
   read(from, "modules", c.modules);
   read(from, "pooled", c.pooled);
   for (const py::handle& dense : from.attr("dense")) c.dense.push_back(dense_of(dense));

@@ -113,7 +113,7 @@ template <void (Executor::*step)(const Batch&)>
 void run_step(Executor& executor, const Array<int32_t>& tokens, const Array<int32_t>& positions,
               const Array<int32_t>& starts, const Array<int32_t>& block_starts, const Array<int32_t>& blocks,
               const Array<int32_t>& logit_rows, const std::optional<Array<int32_t>>& types,
-              const std::optional<Array<int32_t>>& states) {
+              const std::optional<Array<int32_t>>& states, const std::optional<Array<float>>& hidden) {
   Batch batch{};
   batch.tokens = length("tokens", tokens);
   batch.sequences = std::max<int64_t>(length("starts", starts) - 1, 0);
@@ -136,6 +136,8 @@ void run_step(Executor& executor, const Array<int32_t>& tokens, const Array<int3
   batch.type = types ? types->data() : nullptr;
   if (states) expect_length("states", *states, batch.sequences);
   batch.state = states ? states->data() : nullptr;
+  if (hidden) expect_shape("hidden", *hidden, batch.tokens, executor.config().hidden);
+  batch.hidden = hidden ? hidden->data() : nullptr;
   const py::gil_scoped_release release;
   (executor.*step)(batch);
 }
@@ -146,6 +148,14 @@ py::array_t<float> logits(Executor& executor) {
   for (int64_t r = 0; r < executor.logit_rows(); ++r)
     std::memcpy(out.mutable_data(r, 0), executor.logits() + r * executor.logit_stride(),
                 static_cast<size_t>(columns) * sizeof(float));
+  return out;
+}
+
+py::array_t<float> hidden(const Executor& executor) {
+  const int64_t width = executor.config().hidden;
+  py::array_t<float> out({executor.hidden_count(), width});
+  for (int64_t r = 0; r < executor.hidden_count(); ++r)
+    std::copy_n(executor.hidden_row(r), width, out.mutable_data(r, 0));
   return out;
 }
 
@@ -225,13 +235,14 @@ void bind_executor(py::module_& module) {
       .def("copy_state", &Executor::copy_state, "source"_a, "target"_a, py::call_guard<py::gil_scoped_release>())
       .def("forward", &run_step<&Executor::forward>, "tokens"_a.noconvert(), "positions"_a.noconvert(),
            "starts"_a.noconvert(), "block_starts"_a.noconvert(), "blocks"_a.noconvert(), "logit_rows"_a.noconvert(),
-           "types"_a = py::none(), "states"_a = py::none())
+           "types"_a = py::none(), "states"_a = py::none(), "hidden"_a = py::none())
       .def("begin", &run_step<&Executor::begin>, "tokens"_a.noconvert(), "positions"_a.noconvert(),
            "starts"_a.noconvert(), "block_starts"_a.noconvert(), "blocks"_a.noconvert(), "logit_rows"_a.noconvert(),
-           "types"_a = py::none(), "states"_a = py::none())
+           "types"_a = py::none(), "states"_a = py::none(), "hidden"_a = py::none())
       .def("record_inputs", &Executor::record_inputs)
       .def("inputs", &inputs, "part"_a)
       .def("logits", &logits)
+      .def("hidden", &hidden)
       .def("pool", &pool, "starts"_a.noconvert(), "head"_a);
   bind_sampling(executor);
   bind_modules(executor);

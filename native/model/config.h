@@ -288,8 +288,12 @@ struct Config {
   // Of each head: times the distance between key and query, and subtracted from its scores; empty: none.
   std::vector<float> slopes;
   bool embed_norm = false;  // a norm behind the embedding, whose output is the residual
-  bool modules = false;     // torch computes the modules, and the executor what they call (modules.h)
-  bool pooled = false;      // no head: a step returns the final norm's outputs; prompts are computed whole
+  // The residual begins with a linear function of the embedding and, normalized, of a row that comes with each token.
+  bool fuses = false;
+  // A step keeps all rows behind the last layer, before the final norm; an empty layer is then the last of `layers`.
+  bool keeps_hidden = false;
+  bool modules = false;  // torch computes the modules, and the executor what they call (modules.h)
+  bool pooled = false;   // no head: a step returns the final norm's outputs; prompts are computed whole
   std::vector<DenseKind> dense;
   // Between the final norm and the head; none: the head multiplies the normalized rows.
   std::optional<DenseKind> head_dense = std::nullopt;

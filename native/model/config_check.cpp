@@ -183,7 +183,7 @@ void check_blocks(const Config& c, const AttentionKind& kind) {
 
 void check_layers(const Config& c) {
   in_range("number of layers", static_cast<int64_t>(c.layers.size()), 1, 4096);
-  for (size_t i = 0; i < c.layers.size(); ++i) {
+  for (size_t i = 0; i + c.keeps_hidden < c.layers.size(); ++i) {  // not the empty one
     const LayerKind& layer = c.layers[i];
     if (const auto* attention = layer.mixer_as<AttentionKind>()) {
       in_range("window", attention->window, 0, INT32_MAX);
@@ -316,6 +316,10 @@ void check(const Config& c, const Limits& limits) {
   check_layers(c);
   LayerConvolutions::check(c);
   RelativeBias::check(c);
+  const bool plain = !c.hyper && !c.alt_up && !c.per_layer && !c.conv_taps && !c.norm_gates && !c.adds_later() &&
+                     !c.asides() && !c.modules && !c.pooled && c.norm_residual == NormResidual::none;
+  if ((c.fuses || c.keeps_hidden) && !plain)
+    refuse("rows before and behind all layers are those of one residual stream, which layers add to");
   check_matrices(c);
   check_pooling(c);
   in_range("step_tokens", limits.step_tokens, 1, kLargest);

@@ -82,9 +82,10 @@ void Executor::check_ready(const Batch& batch) const {
 void Executor::forward(const Batch& batch) {
   if (!forward_) throw std::logic_error("this model's modules are computed elsewhere: call begin");
   check_ready(batch);
-  logit_rows_ = 0;
+  logit_rows_ = tokens_ = 0;
   forward_->run(batch);
   logit_rows_ = batch.logits;
+  tokens_ = batch.tokens;
 }
 
 Modules& Executor::modules() {

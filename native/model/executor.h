@@ -56,6 +56,12 @@ class Executor {
   Modules& modules();
   void take_logits(const float* logits, int64_t rows);
 
+  // A row [hidden] of the last step behind the last layer, before the final norm, with Config::keeps_hidden.
+  const float* hidden_row(int64_t row) const {
+    return static_cast<const float*>(scratch_.hidden.data) + row * scratch_.hidden.stride;
+  }
+  int64_t hidden_count() const { return config_.keeps_hidden ? tokens_ : 0; }
+
   // Logits of the last step, [logit_rows, logit_stride], of which the first vocab_size of a row count; for a pooled
   // model its rows, of which the first hidden values count. They are valid until the next step.
   float* logits() { return static_cast<float*>(scratch_.logits.data); }
@@ -107,7 +113,7 @@ class Executor {
   std::optional<Modules> modules_;  // in the place of forward_
   Pooling pooling_;
   bool loaded_ = false;
-  int64_t logit_rows_ = 0;
+  int64_t logit_rows_ = 0, tokens_ = 0;  // of the last step
 };
 
 }  // namespace forearm

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "model/step/multiply.h"
+#include "model/step/multiply_heads.h"
 
 namespace forearm {
 namespace {
@@ -29,8 +30,10 @@ Forward::Forward(const Config& c, const Ranks& ranks, const Weights& weights, co
       positions_(c.learned_positions ? &weights.linear("positions", c.max_positions + c.position_offset, c.hidden)
                                      : nullptr),
       types_(c.token_types > 0 ? &weights.linear("types", c.token_types, c.hidden) : nullptr),
+      fuse_(c.fuses ? &weights.linear("fuse", c.hidden, 2 * c.hidden) : nullptr),
       head_(c.tied_head ? embed_ : weights.linear("head", c.vocab_size, c.hidden)),
       head_dense_(c.head_dense ? &weights.linear("head_dense", c.hidden, c.hidden) : nullptr),
+      hidden_norm_(weights.hidden_norm()),
       head_norm_(weights.head_norm()),
       embed_merge_(weights.embed_merge()),
       s_(scratch),
@@ -69,6 +72,7 @@ void Forward::walk(StepWalk w) {
   if (embed_norm_.if_there()) step_.normalize(embed_norm_, step_.residual_row(0), own, s_.residual);
   attention_.begin(w);
   step_.barrier(w);
+  if (fuse_) fuse(w);
   if (c_.per_layer) per_layer_.begin(w);
   if (c_.alt_up) alt_up_.begin(w);
   if (c_.asides()) side_.begin(w);
@@ -122,6 +126,7 @@ void Forward::walk(StepWalk w) {
 const Norm* Forward::mix(StepWalk& w, size_t layer, const Norm* add) {
   if (!c_.layers[layer].mixes()) {
     if (layer + 1 < c_.layers.size()) return add;
+    if (c_.keeps_hidden) add = keep_hidden(w, add);
     step_.keep_logit_rows(w);
     step_.barrier(w);
     return add;
@@ -173,6 +178,28 @@ void Forward::embed(Range rows) {
   for (int64_t r = rows.begin; r < rows.end; ++r)
     s_.slots[r] = batch.position[r] + static_cast<int32_t>(c_.position_offset);
   add_rows_of(positions_->matrix);
+}
+
+// Begins the residual with a linear function of what it is, the embedding, and of the rows that came with the tokens.
+void Forward::fuse(StepWalk& w) {
+  const Range own = step_.mine(w, w.rows);
+  for (int64_t r = own.begin; r < own.end; ++r) std::copy_n(step_.residual_row(r), c_.hidden, floats_at(s_.side, r, 0));
+  const Operand right{floats_at(s_.side, 0, c_.hidden), s_.side.stride, Form::f32_rows};
+  step_.normalize(hidden_norm_, step_.batch().hidden, c_.hidden, own, right);
+  step_.barrier(w);
+  step_.multiply(w, *fuse_, step_.rows_of(w, s_.stream, s_.side, fuse_->matrix), s_.residual);
+  step_.barrier(w);
+}
+
+// Keeps the member's rows behind the last layer, all of whose results are then in the residual. Returns: null.
+const Norm* Forward::keep_hidden(StepWalk& w, const Norm* add) {
+  const Range own = step_.mine(w, w.rows);
+  step_.barrier(w);
+  if (add) step_.add_projected(*add, own);
+  for (int64_t r = own.begin; r < own.end; ++r)
+    std::copy_n(step_.residual_row(r), c_.hidden, floats_at(s_.hidden, r, 0));
+  step_.barrier(w);
+  return nullptr;
 }
 
 void Forward::head(StepWalk& w, const Norm* add) {

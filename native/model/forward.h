@@ -49,6 +49,8 @@ class Forward {
   void walk(StepWalk w);
   const Norm* mix(StepWalk& w, size_t layer, const Norm* add);
   void embed(Range rows);
+  void fuse(StepWalk& w);
+  const Norm* keep_hidden(StepWalk& w, const Norm* add);
   void head(StepWalk& w, const Norm* add);
   Operand head_rows(StepWalk& w, const Norm* add);
   void find_maxima(Range rows, Range columns);
@@ -56,8 +58,8 @@ class Forward {
 
   const Config& c_;
   const Norm &final_norm_, &embed_norm_;
-  const Linear &embed_, *positions_, *types_, &head_, *head_dense_;  // null: none
-  const Norm& head_norm_;
+  const Linear &embed_, *positions_, *types_, *fuse_, &head_, *head_dense_;  // null: none
+  const Norm &hidden_norm_, &head_norm_;
   const std::vector<float>& embed_merge_;
   Scratch& s_;
   Step step_;

@@ -235,7 +235,8 @@ int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int th
   mixer_in = carver.floats(tokens, mixer_columns(c));
   const int64_t beside = beside_columns(c), channels = recurrence_channels(c);
   beside_in = carver.floats(beside ? tokens : 0, beside);
-  side = carver.floats(c.asides() ? tokens : 0, 2 * c.hidden);
+  side = carver.floats(c.asides() || c.fuses ? tokens : 0, 2 * c.hidden);
+  hidden = carver.floats(c.keeps_hidden ? tokens : 0, c.hidden);
   convolved = carver.floats(channels ? tokens : 0, channels);
   const bool projects = c.some_norm_after() || c.joins_behind() || c.adds_later() || c.asides() || c.merges ||
                         c.learned_positions || c.token_types > 0 || c.head_dense;

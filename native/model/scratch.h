@@ -86,7 +86,9 @@ class Scratch {
   Operand mixer_in;   // [step_tokens, columns of the widest mixer's joint matrix], f32_rows
   Operand beside_in;  // [step_tokens, columns of the widest Mamba2 beside attention], f32_rows
   Operand convolved;  // [step_tokens, channels of the widest recurrence or convolution of heads or layers], f32_rows
-  Operand side;  // [step_tokens, 2 * hidden], f32_rows: of a SideBlock the residual and the embedding; else no rows
+  Operand side;       // [step_tokens, 2 * hidden], f32_rows: of a SideBlock the residual and the embedding, or of
+                      // Config::fuses the embedding and the rows that come with tokens; else no rows
+  Operand hidden;     // [step_tokens, hidden], f32_rows: of Config::keeps_hidden; else no rows
   Operand projected;  // [step_tokens, hidden], f32_rows: rows before a post-norm; learned positions, token types
   Operand logits;     // [step_logit_rows, Config::out_columns()], f32_rows
   Operand maxima;     // [step_logit_rows, maxima_of(vocab_size)]: row_maxima of the logits

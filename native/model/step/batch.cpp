@@ -63,6 +63,9 @@ void check(const Batch& b, const Config& config, const Limits& limits, const KvB
       refuse("types", t, b.type[t], "the model has " + std::to_string(config.token_types));
   for (int64_t s = 0; s < b.sequences; ++s) check_sequence(b, s, config, limits, kv);
   if (config.has_states()) check_states(b, state_slots);
+  if (config.fuses != (b.hidden != nullptr))
+    throw std::invalid_argument(config.fuses ? "this model reads a row beside each token (hidden)"
+                                             : "this model reads tokens alone, without rows beside them (hidden)");
   for (int64_t i = 0; i < b.logits; ++i)
     if (b.logit_row[i] < (i ? b.logit_row[i - 1] + 1 : 0) || b.logit_row[i] >= b.tokens)
       refuse("logit_rows", i, b.logit_row[i], "rows ascend and the step has " + std::to_string(b.tokens));

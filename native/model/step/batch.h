@@ -20,6 +20,7 @@ struct Batch {
   const int32_t* logit_row;           // [logits]
   const int32_t* type = nullptr;      // [tokens], if the model has token types; null: all 0
   const int32_t* state = nullptr;     // [sequences], if layers keep states: the slot of each sequence
+  const float* hidden = nullptr;      // [tokens][hidden], of Config::fuses
 
   // The blocks of all sequences, block_start's, for the layers of a group (KvGroups).
   const int32_t* table(int64_t group) const { return block + group * blocks; }

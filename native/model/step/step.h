@@ -87,6 +87,8 @@ class Step {
   void normalize(const Norm& norm, const float* x, Range rows, const Operand& out) {
     normalize(norm, x, scratch.residual.stride, rows, out);
   }
+  // Normalizes rows that are `stride` numbers apart.
+  void normalize(const Norm& norm, const float* x, int64_t stride, Range rows, const Operand& out);
   void add_projected(const Norm& norm, Range rows);
 
   // Multiplies with all columns of the matrix, divided among the members; `task` holds all but matrix and columns.
@@ -162,7 +164,6 @@ class Step {
 
   void clear_counters(int member, int64_t first_phase);
   void merge_projected(const float* merge, Range rows);
-  void normalize(const Norm& norm, const float* x, int64_t stride, Range rows, const Operand& out);
   static float* row_of(const Operand& rows, int64_t row) { return static_cast<float*>(rows.data) + row * rows.stride; }
   Operand prepare(StepWalk& w, const Source& source, const Matrix& matrix);
   void make_rows(const StepWalk& w, const Source& source, Range rows, const Matrix& matrix, const Operand& out);

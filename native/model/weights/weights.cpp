@@ -95,6 +95,7 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
   if (c.final_norm && !c.modules) declare_norm(c, "final_norm", final_norm_, c.hidden, final_bias);
   if (c.head_dense) declare_norm(c, "head_dense.norm", head_norm_, c.hidden, c.layer_norm && c.norm_bias);
   if (c.embed_norm) declare_norm(c, "embed_norm", embed_norm_, c.hidden, c.layer_norm && c.norm_bias);
+  if (c.fuses) declare_norm(c, "hidden_norm", hidden_norm_, c.hidden, c.layer_norm && c.norm_bias);
   if (c.merges) declare_vector("embed_merge", embed_merge_, 2 * c.hidden, {2 * c.hidden, {}});
   if (c.per_layer) declare_norm(c, "per_layer_norm", per_layer_norm_, c.per_layer->width, false);
   for (size_t i = 0; i < c.dense.size(); ++i)

@@ -114,6 +114,8 @@ class Weights {
   const LayerNorms& norms(size_t layer) const { return layers_[layer]; }
   const Norm& final_norm() const { return final_norm_; }
   const Norm& embed_norm() const { return embed_norm_; }
+  // Of the rows that come with tokens, with Config::fuses.
+  const Norm& hidden_norm() const { return hidden_norm_; }
   // Behind Config::head_dense.
   const Norm& head_norm() const { return head_norm_; }
   // The norm of each layer's part of the projected embedding, [PerLayerKind::width].
@@ -228,7 +230,7 @@ class Weights {
   std::vector<Recurrence> recurrences_;
   std::vector<std::vector<float>> attention_biases_, relative_biases_;
   std::vector<Norm> pooler_norms_;
-  Norm final_norm_, embed_norm_, head_norm_, per_layer_norm_, distance_norm_;
+  Norm final_norm_, embed_norm_, hidden_norm_, head_norm_, per_layer_norm_, distance_norm_;
   std::map<std::string, MatrixRows> matrices_;
   std::map<std::string, VectorValues> vectors_;
   std::vector<Matrix*> shaped_;  // in the order of the region

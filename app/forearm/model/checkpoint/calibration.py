@@ -228,7 +228,7 @@ def _one_layer(config: ModelConfig, layer: int, tokens: int) -> ModelConfig:
         own = replace(own, mixer=replace(mixer, heads=0, kv_heads=0, head_dim=0))
     return replace(
         config, layers=(own,), vocab_size=tokens, tied_head=True, head_bias=False, pooled=True,
-        dense=(), head_dense=None, final_norm=False, centred=False,
+        dense=(), head_dense=None, final_norm=False, centred=False, keeps_hidden=False,
         embedding_scale=config.embedding_scale if first else 1.0,
         norm_residual=config.norm_residual if first else "none",
         learned_positions=config.learned_positions and first, embed_norm=config.embed_norm and first,

@@ -30,6 +30,7 @@ from forearm.model.gguf.gguf_config import gguf_config, is_quantized, predicted_
 from forearm.model.pooling.adapters import AdaptedTensor, with_calls
 from forearm.model.pooling.plan import PoolingPlan
 from forearm.model.pooling.pooled_checkpoint import with_pooling
+from forearm.model.predictor import predictor
 from forearm.model.quantization.codes import CodedMatrix, Find
 from forearm.model.quantization.quantization import Asked, find_coded, quantization_of
 from forearm.model.quantization.rotation import obstacle
@@ -132,6 +133,7 @@ def open_checkpoint(
     pooling: PoolingPlan | None = None,
     ignore_unread: bool = False,
     rope: dict[str, Any] | None = None,
+    predicts: bool = False,
 ) -> Checkpoint:
     """Read config.json and the headers of the safetensors files, and check that they fit each other.
 
@@ -144,28 +146,24 @@ def open_checkpoint(
     pooling: how texts become vectors; None: the model generates text.
     rope: changes to the rotary angles, by config.json's names (rope.py).
     ignore_unread: leave tensors that nothing reads out even if they would change the model.
+    predicts: open the layer that predicts further tokens (predictor.py) in place of the model, without calibration.
     Raises: ConfigError naming the key, tensor or file, with the remedy.
     """
     wanted = None if dtype == "auto" else dtype_of(dtype, "--dtype", DTYPES)
     asked = dict[str, Any](weight_dtype=wanted, max_model_len=max_model_len, allow_longer=allow_longer, rope=rope)
-    if is_gguf(folder):
-        gguf = read_gguf(folder, merges=False)
-        config, nextn = gguf_config(gguf, pooled=bool(pooling), **asked), predicted_layers(gguf)
-        tensors = gguf.tensors | {name: gguf.vectors[name] for name in gguf.vectors.keys() & config.names.values()}
-        quantized = ("gguf", Keys({}, str(gguf.path))) if is_quantized(gguf) else None
-    else:
-        tensors = with_calls(read_tensors(folder))
-        config = read_config(folder, pooled=bool(pooling), own_head=not tensors.keys().isdisjoint(HEADS), **asked)
-        keys = read_json(folder / "config.json")
-        quantized = quantization_of(keys, folder)
-        nextn = (text_part(keys) or keys).integer("num_nextn_predict_layers", 0)
+    config, tensors, quantized, nextn = _described(folder, bool(pooling), asked)
     if pooling is not None:
         config, tensors = with_pooling(folder, config, tensors, pooling)
         max_model_len = max_model_len or min(config.max_positions, pooling.max_tokens or config.max_positions)
     weight_dtype = wanted or config.dtype
+    if predicts:
+        config = predictor(config, tensors)
+        quantization = replace(quantization, weights="none") if quantized else quantization
     served, rotated, turned = (config, False, False) if quantized else _served(config, tensors, quantization)
     found, used = _match(folder, served, tensors, find_coded(quantized, quantization, tensors, folder))
-    check_unread(folder, config, tensors, used, [one for one, _ in found], predicted_layers=nextn, ignore=ignore_unread)
+    if not predicts:  # else all tensors of the model itself are left out
+        read = [part for part, _ in found]
+        check_unread(folder, config, tensors, used, read, predicted_layers=nextn, ignore=ignore_unread)
     formats = plan_formats(matrices(served), found, weight_dtype, quantization, quantized is not None, rotated, turned)
     return Checkpoint(
         folder=folder,
@@ -179,6 +177,25 @@ def open_checkpoint(
         rotated=rotated,
         calibrated=served.centred or (quantization.calibrated and quantized is None and config.layers_stand_alone),
     )
+
+
+def _described(
+    folder: Path, pooled: bool, asked: Mapping[str, Any]
+) -> tuple[ModelConfig, dict[str, StoredTensor], tuple[str, Keys] | None, int]:
+    """Return what a folder or .gguf file holds: the model, its tensors, quant_method and settings if they are
+    quantized, and how many layers behind the model's own predict further tokens.
+    """
+    if is_gguf(folder):
+        gguf = read_gguf(folder, merges=False)
+        config = gguf_config(gguf, pooled=pooled, **asked)
+        vectors = {name: gguf.vectors[name] for name in gguf.vectors.keys() & config.names.values()}
+        quantized = ("gguf", Keys({}, str(gguf.path))) if is_quantized(gguf) else None
+        return config, gguf.tensors | vectors, quantized, predicted_layers(gguf)
+    tensors = with_calls(read_tensors(folder))
+    config = read_config(folder, pooled=pooled, own_head=not tensors.keys().isdisjoint(HEADS), **asked)
+    keys = read_json(folder / "config.json")
+    nextn = (text_part(keys) or keys).integer("num_nextn_predict_layers", 0)
+    return config, tensors, quantization_of(keys, folder), nextn
 
 
 def _served(config: ModelConfig, tensors: Mapping[str, StoredTensor], asked: Asked) -> tuple[ModelConfig, bool, bool]:

@@ -35,6 +35,9 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
     """
     config = _as_stored(config, stored)
     prefix = _prefix(config, stored)
+    # What predicts further tokens stands beside the model, without its prefix.
+    beside = {f"{prefix}{name}": name for name in stored if config.fuses and name.startswith("mtp.")}
+    stored = {*stored, *beside}
     joint = _fused_experts(config, prefix, stored) | _joint_convolution(config, prefix, stored)
     config = replace(config, names=config.names | joint)
     found: list[TensorPart] = []
@@ -49,6 +52,7 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
     names = {one.stored for one in found if one.stored not in stored}
     others = ((name, name.replace(old, new)) for old, new in reversed(_OTHERWISE) for name in names)
     renamed = {name: other for name, other in others if other in stored}  # the first of several that the checkpoint has
+    renamed |= beside
     return [replace(one, stored=renamed[one.stored]) if one.stored in renamed else one for one in found]
 
 

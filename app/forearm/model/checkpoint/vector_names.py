@@ -81,6 +81,8 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
         yield from norm_vectors("per_layer_norm", f"{prefix}{names['per_layer_norm']}", config.per_layer, False)
     if config.embed_norm and config.norm_weight:
         yield from norm_vectors("embed_norm", f"{prefix}{names['embed_norm']}", config.hidden, biases)
+    if config.fuses:
+        yield from norm_vectors("hidden_norm", f"{prefix}{names['hidden_norm']}", config.hidden, biases)
     if config.final_norm and config.norm_weight:
         yield from norm_vectors("final_norm", f"{prefix}{names['final_norm']}", config.hidden, biases)
 

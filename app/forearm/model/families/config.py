@@ -238,6 +238,8 @@ class ModelConfig:
     distance_bias: Literal["shared", "each_layer", "embedded"] = "shared"
     slopes: tuple[float, ...] = ()  # of each head: times the distance, subtracted from its scores (ALiBi); (): none
     embed_norm: bool = False  # a norm behind the embedding, whose output is the residual (Bloom)
+    fuses: bool = False  # the residual begins with the embedding and a row beside each token, joined (predictor.py)
+    keeps_hidden: bool = False  # a step keeps the rows of all tokens behind the last layer, before the final norm
     norm_eps: float = 1e-6
     layer_norm: bool = False  # LayerNorm instead of RMSNorm
     norm_bias: bool = True  # of LayerNorm
@@ -302,11 +304,11 @@ class ModelConfig:
 
     @property
     def layers_stand_alone(self) -> bool:
-        """True if a layer can be computed by itself: it has keys of its own, and hands on the residual alone."""
+        """True if a layer can be computed by itself: it has keys of its own, and reads and changes one residual."""
         latents = [layer.mixer for layer in self.layers if isinstance(layer.mixer, LatentAttention)]
         shares = any(one.indexer and one.indexer.shared for one in latents) or self.per_layer or self.hyper_connections
         mixers = [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention)]
-        own = any(m.shared_from is not None for m in mixers) or any(layer.aside for layer in self.layers)
+        own = self.fuses or any(m.shared_from is not None for m in mixers) or any(layer.aside for layer in self.layers)
         own = own or any(isinstance(e := one.feed_forward, Experts) and (e.behind or e.router) for one in self.layers)
         return not (own or shares) and self.norm_residual in (("none",) if self.pooled else ("none", "first"))
 

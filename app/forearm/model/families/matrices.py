@@ -81,6 +81,8 @@ def _outside_layers(config: ModelConfig) -> Iterator[MatrixSpec]:
         ("distances", "rel_embeddings", max(config.distance_buckets) + 1 if config.distance_bias == "embedded" else 0),
     )
     yield from (single(name, stored, rows, width, "table") for name, stored, rows in tables if rows)
+    if config.fuses:
+        yield single("fuse", "fc", width, 2 * width, "feed_forward_in")
     if not config.tied_head:
         yield single("head", "lm_head", config.vocab_size, width, "head", config.head_bias or config.centred)
     if own := config.head_dense:

@@ -1,0 +1,173 @@
+"""The layer of a checkpoint that predicts further tokens computes what transformers' layer does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.model.cases import CASES
+from tests.model.made_cases import make
+from tests.model.reference_predictor import Predicting, make_predicting
+from tests.model.transformers_types import save_words
+
+from forearm import LLM, SamplingParams, _native
+from forearm.engine.speculation.draft_length import Gain
+from forearm.engine.speculation.predictor import Predictor
+from forearm.errors import ConfigError
+from forearm.model.checkpoint.calibration import Team
+from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from forearm.model.checkpoint.weights import load_weights
+from forearm.model.families.matrices import matrices
+from forearm.model.predictor import final_norm
+from forearm.model.quantization.quantization import Asked
+
+CASE = {case.name: case for case in CASES}
+LENGTH = 40  # more than a block
+FORMS = [("qwen3.5-text", "mtp"), ("qwen3.5-tied", "mtp"), ("qwen3.5-moe-text", "mtp"), ("deepseek-v3", "nextn")]
+
+
+def executor(checkpoint: Checkpoint, threads: int = 2) -> _native.Executor:
+    config = checkpoint.config
+    made = _native.Executor(
+        config, matrices(config), checkpoint.formats, "float32", 64, 4, 64, 256, [], threads
+    )  # fmt: skip
+    load_weights(checkpoint, made, checkpoint.folder, Team((), threads), progress=False)
+    made.allocate_kv(8)
+    return made
+
+
+def step(made: _native.Executor, tokens: list[int], first: int, hidden: np.ndarray) -> np.ndarray:
+    count = len(tokens)
+    columns = (tokens, range(first, first + count), [0, count], [0, 2], [3, 5], range(count))
+    made.forward(*(np.array(list(column), np.int32) for column in columns), hidden=hidden)
+    return made.logits()
+
+
+@pytest.mark.parametrize(("name", "form"), FORMS, ids=[name for name, _ in FORMS])
+def test_its_logits_are_those_of_transformers_layer(name: str, form: str, tmp_path: Path) -> None:
+    case = CASE[name]
+    predicting = make_predicting(case, tmp_path, form)
+    tokens = [int(one) for one in np.random.default_rng(3).integers(0, 331, LENGTH + 1)]
+    hidden = predicting.hidden(tokens[:-1])
+    theirs, own = predicting.logits(tokens[1:], hidden)
+    checkpoint = open_checkpoint(tmp_path, dtype="float32", predicts=True)
+
+    made = executor(checkpoint)
+    ours = step(made, tokens[1:], 0, hidden.numpy())
+
+    allowed = 1e-5 * float(np.abs(theirs.numpy()).max())  # float32 sums of rows of at most 200 numbers
+    np.testing.assert_allclose(ours, theirs.numpy(), atol=allowed, rtol=0)
+    # What it keeps stands before its final norm.
+    np.testing.assert_allclose(final_norm(checkpoint)(made.hidden()), own.numpy(), atol=allowed, rtol=0)
+    for cut in (1, 33):  # cut anywhere, it gives the same bits
+        step(made, tokens[1 : cut + 1], 0, hidden.numpy()[:cut])
+        assert np.array_equal(step(made, tokens[cut + 1 :], cut, hidden.numpy()[cut:]), ours[cut:])
+
+
+def test_a_checkpoint_without_such_a_layer_is_told(tmp_path: Path) -> None:
+    make(CASE["qwen3.5-text"], tmp_path)
+
+    with pytest.raises(ConfigError, match=r"method mtp: the checkpoint has no layer that predicts further tokens"):
+        open_checkpoint(tmp_path, predicts=True)
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_it_is_rounded_without_calibration(weights: str, tmp_path: Path) -> None:
+    make_predicting(CASE["qwen3.5-text"], tmp_path, "mtp")
+
+    checkpoint = open_checkpoint(tmp_path, quantization=Asked(weights), predicts=True)
+
+    assert not checkpoint.calibrated
+    assert checkpoint.formats["fuse"].is_quantized
+
+
+@pytest.fixture(scope="module", params=[("qwen3.5-text", "mtp"), ("deepseek-v3", "nextn")], ids=lambda pair: pair[1])
+def predicting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Predicting, Path]:
+    """A model with states, and one without, each with a layer that predicts."""
+    folder = tmp_path_factory.mktemp("predicting")
+    made = make_predicting(CASE[request.param[0]], folder, request.param[1])
+    save_words(folder)
+    return made, folder
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take all drafts, whatever they cost."""
+    monkeypatch.setattr(Gain, "lengths", lambda self, tokens, shares, available, round_s: list(available))
+
+
+PROMPTS = [[int(one) for one in np.random.default_rng(seed).integers(3, 331, 6 + 9 * seed)] for seed in range(5)]
+
+
+def served(folder: Path, **settings: Any) -> tuple[list[list[int]], LLM]:
+    """Two outputs of each prompt, all at once."""
+    llm = LLM(str(folder), dtype="float32", max_model_len=128, **settings)
+    params = SamplingParams(temperature=1.0, top_k=3, seed=4, max_tokens=30, n=2, ignore_eos=True, detokenize=False)
+    answers = llm.generate([{"prompt_token_ids": prompt} for prompt in PROMPTS], params, use_tqdm=False)
+    return [list(one.token_ids) for answer in answers for one in answer.outputs], llm
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_num_seqs": 4, "threads": 1},
+        {"max_num_seqs": 3, "threads": 2, "max_num_batched_tokens": 7},
+        {"max_num_seqs": 12, "threads": 2, "enable_prefix_caching": True},
+        {"max_num_seqs": 6, "threads": 1, "blocks": 9},
+        {"max_num_seqs": 12, "threads": 2, "quantization": "int8"},
+    ],
+    ids=["in turns", "in chunks", "together", "preempted", "int8"],
+)
+def test_drafts_change_no_token(predicting: tuple[Predicting, Path], settings: dict[str, Any]) -> None:
+    _, folder = predicting
+    own, blocks = {key: value for key, value in settings.items() if key != "blocks"}, settings.get("blocks")
+    wanted, _ = served(folder, **own)
+    asked = {"method": "mtp", "num_speculative_tokens": 3}
+    if blocks:
+        one = served(folder, **own, speculative_config=asked)[1]._loop._stepper.executor
+        own["kv_cache_memory_bytes"] = blocks * one.block_bytes
+
+    found, llm = served(folder, **own, speculative_config=asked)
+
+    assert found == wanted
+    text = llm._loop.meter.text()
+    drafted = next(line for line in text.splitlines() if line.startswith("vllm:spec_decode_num_draft_tokens_total"))
+    assert float(drafted.rsplit(" ", 1)[1]) > 100
+    assert not blocks or llm._loop.scheduler.preemptions > 0
+
+
+@pytest.mark.usefixtures("eager")
+def test_drafts_are_what_transformers_layer_predicts(
+    predicting: tuple[Predicting, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference, folder = predicting
+    seen: list[tuple[list[int], list[int]]] = []
+    draft = Predictor.draft
+
+    def noted(self: Predictor, wanted: Any, blocks: Any) -> list[list[int]]:
+        drafts = draft(self, wanted, blocks)
+        seen.extend((list(sequence.tokens), one) for (sequence, _), one in zip(wanted, drafts, strict=True))
+        return drafts
+
+    monkeypatch.setattr(Predictor, "draft", noted)
+    served(
+        folder, max_num_seqs=5, threads=2, max_num_batched_tokens=33,
+        speculative_config={"method": "mtp", "num_speculative_tokens": 3, "quantization": "none"},
+    )  # fmt: skip
+
+    assert len(seen) > 100
+    compared = 0
+    for tokens, drafts in seen[::7]:
+        states, ahead = reference.hidden(tokens[:-1]), tokens[1:]
+        for token in drafts:
+            logits, own = reference.logits(ahead, states)
+            best = logits[-1].topk(2)
+            if best.values[0] - best.values[1] > 1e-3:  # float32 errors are 1e-5 of logits of a few units
+                assert token == best.indices[0], f"after {len(tokens)} tokens, {drafts}"
+                compared += 1
+            states, ahead = torch.cat([states, own[-1:]]), [*ahead, token]
+    assert compared > 30
