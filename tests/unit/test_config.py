@@ -317,13 +317,16 @@ def test_speculation_is_asked_for_as_a_whole_or_by_its_parts() -> None:
     assert drafting_asked(line("--spec-method", "ngram", "--spec-tokens", "3").configs.engine) == Drafting("ngram", 3)
     by_parts = drafting_asked(line("--spec-model", "org/small", "--spec-tokens", "3").configs.engine)
     assert by_parts == Drafting("draft_model", 3, model="org/small")
+    predicting = drafting_asked(line("--speculative-config", '{"method": "qwen3_next_mtp"}').configs.engine)
+    assert predicting == Drafting("mtp", quantization="int8")
+    assert predicting.predicts
     assert drafting_asked(line().configs.engine) is None
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"method": "eagle3", "model": "m"}, "method eagle3 is not supported; write ngram or draft_model"),
+        ({"method": "eagle3", "model": "m"}, "method eagle3 is not supported; write ngram, draft_model or mtp"),
         ({"method": "medusa"}, "method medusa is not supported"),
         ({"method": "draft_model"}, "method draft_model needs model"),
         ({"method": "ngram", "num_speculative_tokens": 0}, "num_speculative_tokens is 0; it must be .* from 1 to 32"),

@@ -191,8 +191,9 @@ class EngineConfig(Common):
     speculative_config: dict[str, Any] | None = setting(
         None,
         "JSON: speculative decoding, used where it is measured to be faster; answers stay the same. method: ngram "
-        "(continuations of the last tokens found in the sequence; prompt_lookup_min 3, prompt_lookup_max 5) or "
-        "draft_model (model, revision, quantization); num_speculative_tokens (8): most tokens of one draft",
+        "(continuations of the last tokens found in the sequence; prompt_lookup_min 3, prompt_lookup_max 5), "
+        "draft_model (model, revision, quantization) or mtp (the layer of the checkpoint that predicts further tokens; "
+        "quantization int8); num_speculative_tokens (8): most tokens of one draft",
         flag="--speculative-config -sc",
         parse=json_object,
     )

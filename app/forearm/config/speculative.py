@@ -9,7 +9,7 @@ from typing import Any
 from forearm.config.engine_config import EngineConfig
 from forearm.errors import ConfigError
 
-METHODS = ("ngram", "draft_model")
+METHODS = ("ngram", "draft_model", "mtp")
 MOST_TOKENS = 32  # of one draft
 _TOKENS = 8  # default bound; drafts are no longer than they are measured to pay
 _LOOKUP = (3, 5)  # default of the least and most tokens looked up
@@ -23,7 +23,8 @@ class Drafting:
 
     tokens       most tokens of one draft
     least, most  ngram: length of the sequences that are looked up, in tokens
-    model        draft_model: folder or Hugging Face id of the draft model, with its `revision` and `quantization`
+    model        draft_model: folder or Hugging Face id of the draft model, with its `revision`
+    quantization of the draft model, or of the layer of mtp
     """
 
     method: str
@@ -33,6 +34,11 @@ class Drafting:
     model: str = ""
     revision: str = ""
     quantization: str = "none"
+
+    @property
+    def predicts(self) -> bool:
+        """True if a layer of the model's own checkpoint drafts."""
+        return self.method == "mtp"
 
 
 def drafting_asked(config: EngineConfig) -> Drafting | None:
@@ -54,8 +60,10 @@ def _read(given: Mapping[str, Any]) -> Drafting:
             raise ValueError(f"{key} is not known; the keys are {', '.join(_KEYS)}")
     model = given.get("model") or ""
     method = given.get("method") or ("ngram" if model in ("", "ngram", "[ngram]") else "draft_model")
+    if isinstance(method, str) and method.endswith("_mtp"):  # vLLM's older names, one for each family
+        method = "mtp"
     if method not in METHODS:
-        raise ValueError(f"method {method} is not supported; write {' or '.join(METHODS)}")
+        raise ValueError(f"method {method} is not supported; write {', '.join(METHODS[:-1])} or {METHODS[-1]}")
     if method == "draft_model" and not (model and isinstance(model, str)):
         raise ValueError("method draft_model needs model: the folder or Hugging Face id of a smaller model")
     if given.get("draft_tensor_parallel_size", 1) != 1:
@@ -75,7 +83,7 @@ def _read(given: Mapping[str, Any]) -> Drafting:
         most=most,
         model=model if method == "draft_model" else "",
         revision=str(given.get("revision") or ""),
-        quantization=str(given.get("quantization") or "none"),
+        quantization=str(given.get("quantization") or ("int8" if method == "mtp" else "none")),
     )
 
 

@@ -88,12 +88,16 @@ class NativeExecutor:
             self.states, self.kept_states = sequences, kept
         self.blocks = blocks
 
-    def forward(self, batch: Batch) -> None:
+    def forward(self, batch: Batch, hidden: Float32Array | None = None) -> None:
         """Compute the whole step; the GIL is released meanwhile.
 
+        hidden: of a layer that predicts further tokens, a row for each token, float32 [tokens, hidden].
         Raises: ValueError naming the array and the index if the batch is out of range.
         """
-        self._forward(*batch)
+        if hidden is None:
+            self._forward(*batch)
+        else:
+            self._native.forward(*batch, hidden=hidden)
 
     def copy_state(self, source: int, target: int) -> None:
         """Copy the states in slot `source` to slot `target`; the GIL is released meanwhile."""
@@ -106,6 +110,12 @@ class NativeExecutor:
     def logits(self) -> Float32Array:
         """Return the last step's rows, float32 [rows, columns]: logits, or last hidden states where the model pools."""
         return self._native.logits()
+
+    def hidden(self) -> Float32Array:
+        """Return the last step's rows behind the last layer, before the final norm, float32 [tokens, hidden], where
+        the model keeps them.
+        """
+        return self._native.hidden()
 
     def pool(self, starts: Int32Array, head: int) -> Float32Array:
         """Return a vector for each text, of the rows starts[i] .. starts[i + 1] - 1, through the layers of `head`."""

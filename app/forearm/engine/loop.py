@@ -157,9 +157,8 @@ class EngineLoop:
                     raise EngineFailed(f"{MAX_FAILED_STEPS} steps in a row failed; the last one: {error}") from error
             self.meter.step(sum([piece.end - piece.start for piece in slices]))
         elif self.busy:
-            grammars = [request.compiling for request in self._compiling if request.compiling is not None]
-            assert grammars, "only a grammar that is being compiled keeps a request from going on"
-            wait(grammars, _COMPILING_S, FIRST_COMPLETED)
+            assert self._compiling, "only a grammar that is being compiled keeps a request from going on"
+            wait([one.compiling for one in self._compiling if one.compiling is not None], _COMPILING_S, FIRST_COMPLETED)
         self.update_snapshot()
 
     def update_snapshot(self) -> None:
@@ -229,6 +228,7 @@ class EngineLoop:
         self.trace.part("draft")
         slices = self._speculation.plan(slices, self.scheduler.limits, self.scheduler.blocks)
         outcomes = self._stepper.compute(slices)
+        self._speculation.computed(outcomes)
         self.trace.part("advance")
         prompts = [(piece, len(piece.sequence.prompt)) for piece in slices if piece.start < len(piece.sequence.prompt)]
         prompt_tokens = sum([min(piece.end, length) - piece.start for piece, length in prompts])

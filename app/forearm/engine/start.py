@@ -26,7 +26,8 @@ from forearm.engine.scheduler import StepLimits
 from forearm.engine.sequence import Slice
 from forearm.engine.speculation.draft_model import DraftModel
 from forearm.engine.speculation.ngrams import Ngrams
-from forearm.engine.speculation.speculation import Speculation
+from forearm.engine.speculation.predictor import Predictor
+from forearm.engine.speculation.speculation import Drafter, Speculation
 from forearm.engine.step import Stepper
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint
@@ -78,7 +79,9 @@ def start(
     spare_cpu = len(os.sched_getaffinity(0)) > cores.threads  # this thread is not pinned yet
     before = memory_of(config)
     draft = None
-    if drafting and drafting.model:
+    if drafting and drafting.predicts:
+        draft = draft_checkpoint(config, drafting, folder)
+    elif drafting and drafting.model:
         draft = draft_checkpoint(config, drafting, find_model(drafting.model, revision=drafting.revision, **config.hub))
     fitting = fit(config, folder, before, cores.threads, draft)
     checkpoint, limits = fitting.checkpoint, fitting.limits
@@ -114,8 +117,13 @@ def start(
     else:
         stepper = PoolingStepper(executor, trace, terms.pooling)
     warm_up(stepper, terms, limits.groups.count)
-    for other in others:
-        warm_up(Stepper(other, trace, spare_cpu=False), terms)
+    drafter: Drafter | None = None
+    for other, its in zip(others, [draft] if draft else [], strict=True):
+        if drafting and drafting.predicts:
+            drafter = Predictor((executor, checkpoint), (other, its), limits.step_tokens)
+        else:
+            warm_up(Stepper(other, trace, spare_cpu=False), terms)
+            drafter = DraftModel(other, limits.step_tokens)
         while other.merge_page():
             pass
     meter = Meter(
@@ -135,8 +143,7 @@ def start(
     grammars = Grammars(tokenizer, executor.vocab_size, terms.eos_token_ids, most_bytes=fitting.grammar_bytes)
     speculation = Speculation()
     if drafting is not None:
-        ngrams, model = Ngrams(drafting.least, drafting.most), [DraftModel(one, limits.step_tokens) for one in others]
-        speculation = Speculation(model[0] if model else ngrams, drafting.tokens)
+        speculation = Speculation(drafter or Ngrams(drafting.least, drafting.most), drafting.tokens)
     return EngineLoop(stepper, limits, terms, meter, grammars, speculation)
 
 

@@ -93,8 +93,11 @@ def _headers(configs: Configs, into: Path) -> ModelHeaders:
             name, into / place, revision=revision, download_dir=engine.download_dir, token=engine.hf_token
         )
 
+    model = find(engine.model, engine.revision, "model")
+    if drafting and drafting.predicts:
+        return ModelHeaders(model, model)
     draft = find(drafting.model, drafting.revision, "draft") if drafting and drafting.model else None
-    return ModelHeaders(find(engine.model, engine.revision, "model"), draft)
+    return ModelHeaders(model, draft)
 
 
 def _one(given: argparse.Namespace, configs: Configs, model: ModelHeaders, load: PlannedLoad) -> int:

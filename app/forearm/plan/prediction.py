@@ -33,7 +33,10 @@ class PlannedLoad:
 
 @dataclass(frozen=True)
 class ModelHeaders:
-    """The folders of checkpoint headers: of the model, and of its draft model (--speculative-config), if any."""
+    """The folders of checkpoint headers: of the model, and of its draft model (--speculative-config), if any.
+
+    draft: the model's own folder if a layer of it drafts.
+    """
 
     folder: Path
     draft: Path | None = None

@@ -7,7 +7,7 @@ or, for another machine, the largest of any tier.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -164,17 +164,21 @@ def cache_of(
 
 
 def draft_checkpoint(config: EngineConfig, drafting: Drafting, folder: Path) -> Checkpoint:
-    """Open the draft model in `folder`, to be served beside the model.
+    """Open the draft model in `folder`, to be served beside the model, or the layer of the model there that predicts.
 
     Raises: ConfigError naming its fault.
     """
     asked = Asked(drafting.quantization, config.quantization_embeddings, config.quantization_activations)
+    if drafting.predicts and needs_transformers(folder, config.model_impl, False):
+        raise ConfigError(f"--speculative-config: transformers computes {folder}; take the method ngram, not mtp")
     return open_checkpoint(
         folder,
         dtype=config.dtype,
         kv_dtype=config.kv_cache_dtype,
         quantization=asked,
         ignore_unread=config.ignore_unread_tensors,
+        rope=_rope(config) if drafting.predicts else None,
+        predicts=drafting.predicts,
     )
 
 
@@ -253,12 +257,19 @@ def _opened(config: EngineConfig, folder: Path, max_model_len: int | None) -> Ch
         "allow_longer": config.allow_long_max_model_len,
         "quantization": Asked(config.quantization, config.quantization_embeddings, config.quantization_activations),
     }
-    rope = {name: value for name, value in (config.hf_overrides or {}).items() if name in ROPE}
-    flags = {"rope_scaling": config.rope_scaling, "rope_theta": config.rope_theta}
-    rope |= {name: value for name, value in flags.items() if value is not None}
+    rope, drafting = _rope(config), drafting_asked(config)
     plan = pooling_plan(folder, asked_of(config))
     if needs_transformers(folder, config.model_impl, plan is not None):
         if rope:
             raise ConfigError(f"{folder}: transformers reads the rotary angles from config.json; change them there")
         return open_modules(folder, **asked, trust_remote_code=config.trust_remote_code, pooling=plan)
-    return open_checkpoint(folder, **asked, pooling=plan, ignore_unread=config.ignore_unread_tensors, rope=rope)
+    opened = open_checkpoint(folder, **asked, pooling=plan, ignore_unread=config.ignore_unread_tensors, rope=rope)
+    keeps_hidden = drafting is not None and drafting.predicts
+    return replace(opened, config=replace(opened.config, keeps_hidden=True)) if keeps_hidden else opened
+
+
+def _rope(config: EngineConfig) -> dict[str, Any]:
+    """Return the changes to the rotary angles that are configured, by config.json's names."""
+    rope = {name: value for name, value in (config.hf_overrides or {}).items() if name in ROPE}
+    flags = {"rope_scaling": config.rope_scaling, "rope_theta": config.rope_theta}
+    return rope | {name: value for name, value in flags.items() if value is not None}

@@ -14,6 +14,7 @@ _PLAIN_AFTER = 64  # steps with drafts, after which a step without measures thei
 # The least ratio of tokens per second with drafts to those without: among many lengths with uncertain times the best
 # one looks better than it is.
 _WORTH = 1.05
+_NEW = 0.2  # weight of a newly measured time of a round
 
 
 @dataclass
@@ -41,6 +42,17 @@ class DraftAccuracy:
     def after(self, before: float, weight: float) -> float:
         """Return the share of accepted tokens, with the prior `before`, which counts like `weight` tokens."""
         return (self.right + weight * before) / (self.right + self.wrong + weight)
+
+
+class RoundTime:
+    """The seconds of a round that drafts one more token of every output: a moving average."""
+
+    seconds = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count a round. A much longer one counts as twice the average: the machine stood still."""
+        weight = _NEW if self.seconds else 1.0
+        self.seconds += weight * (min(seconds, 2 * self.seconds or seconds) - self.seconds)
 
 
 class Gain:

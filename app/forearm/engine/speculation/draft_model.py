@@ -18,8 +18,8 @@ from forearm.engine.cache.kv_groups import BLOCK_TOKENS
 from forearm.engine.executor import Executor
 from forearm.engine.sampling import greedy
 from forearm.engine.sequence import Sequence
+from forearm.engine.speculation.draft_length import RoundTime
 
-_NEW = 0.2  # weight of a newly measured time
 _FEW = 64  # most tokens of a forward that counts as a round; a larger one computes prompts
 
 
@@ -43,7 +43,12 @@ class DraftModel:
     def __init__(self, executor: Executor, step_tokens: int) -> None:
         self._executor = executor
         self._step_tokens = step_tokens
-        self.round_s = 0.0
+        self._round_time = RoundTime()
+
+    @property
+    def round_s(self) -> float:
+        """Return the measured seconds of one more token of every draft."""
+        return self._round_time.seconds
 
     def available(self, sequence: Sequence, most: int) -> int:
         """Return how many tokens it can draft: those that its own context leaves."""
@@ -89,6 +94,5 @@ class DraftModel:
             for draft, token in zip(going, sampled.token[~sampled.nan].tolist(), strict=True):
                 draft.tokens.append(token)
         if sum(counts) <= _FEW:
-            seconds = time.monotonic() - start_s
-            self.round_s += (_NEW if self.round_s else 1.0) * (min(seconds, 2 * self.round_s or seconds) - self.round_s)
+            self._round_time.observe(time.monotonic() - start_s)
         return going

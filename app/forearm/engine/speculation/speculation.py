@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence as Row
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 from forearm.engine.cache.blocks import BlockPool
@@ -20,6 +20,7 @@ from forearm.engine.cache.kv_groups import BLOCK_TOKENS
 from forearm.engine.scheduler import StepLimits
 from forearm.engine.sequence import Sequence, Slice
 from forearm.engine.speculation.draft_length import DraftAccuracy, Gain
+from forearm.engine.step import SliceOutcome
 
 # The most prompt tokens of a step with drafts: beyond it a step is compute-bound, and drafts cost their full share.
 _BUSY_TOKENS = 32
@@ -32,7 +33,10 @@ _ALL_WEIGHT, _FIRST_WEIGHT = 2.0, 1.0  # weights of priors in tokens: of all out
 class Drafter(Protocol):
     """The interface of a source of drafts."""
 
-    round_s: float  # measured seconds for one more token of every draft
+    @property
+    def round_s(self) -> float:
+        """Measured seconds for one more token of every draft."""
+        ...
 
     def available(self, sequence: Sequence, most: int) -> int:
         """Return how many tokens it can draft, at most `most`."""
@@ -40,6 +44,15 @@ class Drafter(Protocol):
 
     def draft(self, wanted: Row[tuple[Sequence, int]], blocks: BlockPool) -> Row[Row[int]]:
         """Return a draft of at most the wanted length for each sequence, whose blocks have room for it."""
+        ...
+
+
+@runtime_checkable
+class LearningDrafter(Drafter, Protocol):
+    """The interface of a source of drafts that needs every step's results."""
+
+    def learn(self, outcomes: Row[SliceOutcome]) -> None:
+        """Take the results of a step that has just been computed."""
         ...
 
 
@@ -104,6 +117,11 @@ class Speculation:
         planned = self._with_guesses(planned, tokens, room) if guesses else planned
         without: dict[str, Any] = {"drafts": (), "certain": False}
         return [p._replace(**without) if p.drafts and not blocks.save(p.sequence) else p for p in planned]
+
+    def computed(self, outcomes: Row[SliceOutcome]) -> None:
+        """Hand the results of a step, whose sequences still have their blocks, to a drafter that learns from them."""
+        if isinstance(self._drafter, LearningDrafter):
+            self._drafter.learn(outcomes)
 
     def verified(self, piece: Slice, accepted: int) -> None:
         """Learn that `accepted` tokens of the slice's draft were accepted."""
