@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.records import Figure, figure, figures_of, line_of, record, run_of
 from bench.shapes import SHAPES, Shape, write_model
+from safetensors.numpy import save_file
 
 from forearm import LLM, SamplingParams, _native
 from forearm.config.configs import engine_config
@@ -37,6 +38,7 @@ from forearm.engine.speculation.speculation import Speculation
 
 # By kind of text: the share of tokens that are the successor of the token before (approximately); 0: none.
 TEXTS = {"quoted": 0.99, "summarized": 0.9, "loosely": 0.7, "random": 0.0}
+_SOFT = 0.125  # scale of the logits: temperatures, which are then lower, are at most 2
 _QUIET = 0.02  # scale of the layers' results, so small that the head sees the embedding of the current token
 
 
@@ -62,7 +64,7 @@ def write_follower(shape: Shape, folder: Path, text: int) -> None:
         rows = embedding[::-1].copy()  # logits of tokens outside the text: noise of the same size
         rows[shape.vocab - 1 - inside] = 0
         rows[after[inside]] = embedding[inside]
-        head[:] = bits(rows)
+        head[:] = bits(rows * np.float32(_SOFT))
         # A token outside the text has an embedding like one in it, so that the same head leads back into the text.
         outside = np.setdiff1d(np.arange(shape.vocab), inside)
         mixed = embedding[outside] * np.float32(0.5) + embedding[after[outside]] * np.float32(0.85)
@@ -70,6 +72,28 @@ def write_follower(shape: Shape, folder: Path, text: int) -> None:
         embedding[outside] = mixed
         found["model.embed_tokens.weight"][:] = bits(embedding * np.float32(shape.hidden**0.5))  # louder than layers
     (folder / "follows").touch()
+
+
+def write_predicting(shape: Shape, folder: Path, text: int) -> None:
+    """Write such a model whose last layer predicts further tokens: from the next token, as the head does."""
+    if (folder / "predicts").exists():
+        return
+    write_follower(shape, folder, text)
+    config, hidden, last = json.loads((folder / "config.json").read_text()), shape.hidden, shape.layers - 1
+    config |= {"num_hidden_layers": last, "num_nextn_predict_layers": 1}
+    (folder / "config.json").write_text(json.dumps(config))
+    own, ones = f"model.layers.{last}.", np.ones(hidden, np.float32)
+    added = {
+        f"{own}eh_proj.weight": np.eye(hidden, 2 * hidden, dtype=np.float32),
+        f"{own}enorm.weight": ones * np.float32(hidden**0.5),  # louder than the layer
+        f"{own}hnorm.weight": ones,
+        f"{own}shared_head.norm.weight": ones,
+    }
+    save_file(added, folder / "predicts.safetensors")
+    with tensors(folder / "model.safetensors") as found:
+        places = dict.fromkeys(found, "model.safetensors") | dict.fromkeys(added, "predicts.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    (folder / "predicts").touch()
 
 
 @contextmanager
@@ -101,13 +125,13 @@ def temperature_of(share: float, shape: Shape) -> float:
     One logit of sqrt(hidden) competes with normally distributed ones.
     """
     if share == 0:
-        return 10.0
+        return 10.0 * _SOFT
     low, high = 0.05, 20.0
     for _ in range(60):
         middle = (low + high) / 2
         margin = shape.hidden**0.5 / middle - np.log(shape.vocab) - 0.5 / middle**2
         low, high = (middle, high) if margin > np.log(share / (1 - share)) else (low, middle)
-    return low
+    return low * _SOFT
 
 
 @dataclass(frozen=True)
@@ -185,8 +209,14 @@ def engine(args: argparse.Namespace, folder: Path) -> tuple[LLM, dict[str, Specu
         draft = folder / f"follow-{args.draft}-{args.layers}-{args.text}"
         write_follower(shape_of(args.draft, args), draft, args.text)
         speculative |= {"method": "draft_model", "model": str(draft), "quantization": args.draft_quantization}
+    own = shape_of(args.shape, args)
     model = folder / f"follow-{args.shape}-{args.layers}-{args.text}"
-    write_follower(shape_of(args.shape, args), model, args.text)
+    if args.predictor:
+        model = model.with_name(f"{model.name}-mtp")
+        speculative |= {"method": "mtp", "quantization": args.draft_quantization}
+        write_predicting(replace(own, layers=own.layers + 1), model, args.text)
+    else:
+        write_follower(own, model, args.text)
     llm = LLM(
         model,
         max_model_len=args.text + args.tokens + 64,
@@ -196,13 +226,15 @@ def engine(args: argparse.Namespace, folder: Path) -> tuple[LLM, dict[str, Specu
         kv_cache_memory_bytes=args.kv_bytes,
     )
     kinds = {"none": Speculation(), "ngram": Speculation(Ngrams(3, 5), args.most)}
-    return llm, kinds | ({"draft_model": llm._loop._speculation} if args.draft else {})
+    own_kind = speculative["method"]
+    return llm, kinds if own_kind == "ngram" else kinds | {str(own_kind): llm._loop._speculation}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", default="qwen2.5-0.5b", help=f"of {', '.join(SHAPES)}")
     parser.add_argument("--draft", default="", help="shape of the draft model, of the same vocabulary; absent: none")
+    parser.add_argument("--predictor", action="store_true", help="a layer of the model drafts, always right at a quote")
     parser.add_argument("--quantization", default="none", help="none (bfloat16), int8, int4")
     parser.add_argument("--draft-quantization", default="int4")
     parser.add_argument("--layers", type=int, default=0, help="of the shapes; 0: all")
@@ -220,6 +252,7 @@ def main() -> None:
     args.threads = placement.plan(engine_config()).threads
     llm, kinds = engine(args, args.models)
     notes = [f"{args.layers or 'All'} layers.", *([f"Draft model: {args.draft}."] if args.draft else [])]
+    notes += ["Its last layer predicts what follows a token of the text."] * args.predictor
     figures: list[Figure] = []
     for batch in args.batches:
         for name in args.texts:
