@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tests.model.cases import CASES
+from tests.model.gguf_conversions import STATES
+from tests.model.gguf_converter import convert
 from tests.model.made_cases import make
 from tests.model.reference_predictor import Predicting, make_predicting
 from tests.model.transformers_types import save_words
@@ -20,6 +25,7 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.calibration import Team
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.weights import load_weights
+from forearm.model.families.keys import read_json
 from forearm.model.families.matrices import matrices
 from forearm.model.predictor import final_norm
 from forearm.model.quantization.quantization import Asked
@@ -65,6 +71,46 @@ def test_its_logits_are_those_of_transformers_layer(name: str, form: str, tmp_pa
     for cut in (1, 33):  # cut anywhere, it gives the same bits
         step(made, tokens[1 : cut + 1], 0, hidden.numpy()[:cut])
         assert np.array_equal(step(made, tokens[cut + 1 :], cut, hidden.numpy()[cut:]), ours[cut:])
+
+
+def as_gguf(folder: Path) -> Path:
+    """Return the file of a Qwen3.5, as llama.cpp's converter writes it: the layer stands behind the model's."""
+    tensors = load_file(folder / "model.safetensors")
+    config = read_json(folder / "config.json").values
+    layers = config["num_hidden_layers"]
+    around = {name: tensors.pop(f"mtp.{name}.weight").numpy() for name in ("fc", "norm", *_NORMS)}
+    renamed = {name.replace("mtp.layers.0.", f"model.layers.{layers}."): values for name, values in tensors.items()}
+    config |= {"num_hidden_layers": layers + 1, "layer_types": [*config["layer_types"], "full_attention"]}
+    (folder / "whole").mkdir()
+    (folder / "whole/config.json").write_text(json.dumps(config))
+    save_file(renamed, folder / "whole/model.safetensors")
+    conversion = next(row[1] for row in STATES if row[0].name == "qwen3.5-text")
+    nextn = f"blk.{layers}.nextn."
+    extra = {f"{nextn}eh_proj.weight": around["fc"], f"{nextn}shared_head_norm.weight": around["norm"] + 1}
+    extra |= {f"{nextn}{short}norm.weight": around[name] + 1 for name, short in zip(_NORMS, "eh", strict=True)}
+    return convert(
+        folder / "whole",
+        replace(
+            conversion,
+            keys=lambda config: conversion.keys(config) | {"nextn_predict_layers": 1},
+            extra=lambda config: conversion.extra(config) | extra,
+        ),
+    )
+
+
+_NORMS = ("pre_fc_norm_embedding", "pre_fc_norm_hidden")
+
+
+def test_a_gguf_file_gives_the_same_logits(tmp_path: Path) -> None:
+    predicting = make_predicting(CASE["qwen3.5-text"], tmp_path, "mtp")
+    tokens = [int(one) for one in np.random.default_rng(3).integers(0, 331, LENGTH + 1)]
+    hidden = predicting.hidden(tokens[:-1])
+    theirs, _ = predicting.logits(tokens[1:], hidden)
+
+    made = executor(open_checkpoint(as_gguf(tmp_path), dtype="float32", predicts=True))
+
+    allowed = 1e-5 * float(np.abs(theirs.numpy()).max())
+    np.testing.assert_allclose(step(made, tokens[1:], 0, hidden.numpy()), theirs.numpy(), atol=allowed, rtol=0)
 
 
 def test_a_checkpoint_without_such_a_layer_is_told(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 It reads, for each position, the model's hidden state there, behind the final norm, and the embedding of the next token,
 both normalized and joined by one matrix. Its own output, behind its final norm, takes the hidden state's place when it
 predicts the token after that. Embedding and head are the model's. Qwen3-Next and Qwen3.5 name it mtp.; DeepSeek V3,
-GLM-4.5 and others have it behind the model's layers. Source: DeepSeek-AI 2024, DeepSeek-V3, arXiv:2412.19437, section
-2.2; that the hidden state is the one behind the final norm, vLLM's modules qwen3_next_mtp and deepseek_mtp.
+GLM-4.5, others and .gguf files have it behind the model's layers.
+
+Source: DeepSeek-AI 2024, DeepSeek-V3, arXiv:2412.19437, section 2.2; that the hidden state is the one behind the final
+norm: vLLM's modules qwen3_next_mtp and deepseek_mtp.
 """
 
 from __future__ import annotations
@@ -19,12 +21,26 @@ from forearm.array_types import Float32Array
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.names import stored_module
 from forearm.model.checkpoint.shards import Files, StoredTensor
+from forearm.model.checkpoint.vector_names import layer_name
 from forearm.model.families.config import Attention, LatentAttention, ModelConfig
 
 if TYPE_CHECKING:
     from forearm.model.checkpoint.checkpoint import Checkpoint
 
 _REMEDY = "take the method ngram"
+# Names of what stands around the layer.
+_OF_QWEN = {
+    "fuse": "mtp.fc", "embed_norm": "mtp.pre_fc_norm_embedding", "hidden_norm": "mtp.pre_fc_norm_hidden",
+    "final_norm": "mtp.norm",
+}  # fmt: skip
+_BEHIND = {
+    "fuse": "{layer}.eh_proj", "embed_norm": "{layer}.enorm", "hidden_norm": "{layer}.hnorm",
+    "final_norm": "{layer}.shared_head.norm",
+}  # fmt: skip
+_OF_GGUF = {
+    "fuse": "{layer}.nextn.eh_proj", "embed_norm": "{layer}.nextn.enorm", "hidden_norm": "{layer}.nextn.hnorm",
+    "final_norm": "{layer}.nextn.shared_head_norm",
+}  # fmt: skip
 
 
 def predictor(config: ModelConfig, stored: Collection[str]) -> ModelConfig:
@@ -33,25 +49,22 @@ def predictor(config: ModelConfig, stored: Collection[str]) -> ModelConfig:
     Raises: ConfigError if the checkpoint has no such layer, or the model is not of one residual stream.
     """
     if not config.layers_stand_alone or config.conv_taps or config.norm_gates or config.norm_residual != "none":
-        raise ConfigError(f"method mtp: layers of {config.model_type} hand on more than one residual stream; {_REMEDY}")
+        raise ConfigError(
+            f"--speculative-config: method mtp: layers of {config.model_type} hand on more than a residual; {_REMEDY}"
+        )
     attending = [layer for layer in config.layers if isinstance(layer.mixer, Attention | LatentAttention)]
     behind = f"{stored_module(config, stored, 'layers')}.{len(config.layers)}"
-    if any(name.endswith("mtp.fc.weight") for name in stored):
-        names = {
-            "layers.0": "mtp.layers.0", "final_norm": "mtp.norm", "embed_norm": "mtp.pre_fc_norm_embedding",
-            "hidden_norm": "mtp.pre_fc_norm_hidden", "fuse": "mtp.fc",
-        }  # fmt: skip
-    elif f"{behind}.eh_proj.weight" in stored:
-        own = f"layers.{len(config.layers)}"
-        names = {
-            "layers.0": own, "final_norm": f"{own}.shared_head.norm", "embed_norm": f"{own}.enorm",
-            "hidden_norm": f"{own}.hnorm", "fuse": f"{own}.eh_proj",
-        }  # fmt: skip
-    else:
+    own, ends = layer_name(config.names, len(config.layers)), _BEHIND
+    if any(name.startswith("mtp.fc.") for name in stored):
+        own, ends = "mtp.layers.0", _OF_QWEN
+    elif any(name.startswith(f"{behind}.nextn.eh_proj.") for name in stored):
+        ends = _OF_GGUF
+    elif not any(name.startswith(f"{behind}.eh_proj.") for name in stored):
         raise ConfigError(
-            "method mtp: the checkpoint has no layer that predicts further tokens (mtp.fc, or eh_proj behind the "
-            "model's layers), which quantized copies often leave out; take the original, or the method ngram"
+            "--speculative-config: method mtp: the checkpoint has no layer that predicts further tokens (mtp.fc, or "
+            "eh_proj behind the model's layers); quantized copies often lack it: take the original, or the method ngram"
         )
+    names = {"layers.0": own} | {name: end.replace("{layer}", own) for name, end in ends.items()}
     kept = {name: stored for name, stored in config.names.items() if not name.startswith("layers.")}
     layer = replace(config.layers[-1], mixer=attending[-1].mixer)
     return replace(
@@ -67,7 +80,9 @@ def final_norm(checkpoint: Checkpoint) -> Callable[[Float32Array], Float32Array]
     config = checkpoint.config
     found = [(part, stored) for part, stored in checkpoint.sources if part.name == "final_norm"]
     if config.layer_norm or len(found) != 1 or not isinstance(stored := found[0][1], StoredTensor):
-        raise ConfigError(f"method mtp: {config.model_type} has no RMSNorm before its head; {_REMEDY}")
+        raise ConfigError(
+            f"--speculative-config: method mtp: {config.model_type} has no RMSNorm before its head; {_REMEDY}"
+        )
     weights = found[0][0].vector(Files().mapping(stored.path), stored) + np.float32(config.norm_plus_one)
     eps = np.float32(config.norm_eps)
 

@@ -41,6 +41,7 @@ def obstacle(config: ModelConfig, portable: bool) -> str:
     portable: the residual stream is rotated, so that every norm of it must be an RMSNorm directly before matrices.
     """
     obstacles = {
+        "it predicts further tokens from what the model hands on": config.fuses,
         "its norms replace the residual stream": config.norm_residual != "none",
         "norms stand before the last matrix of each half of its layers": config.sub_norm,
         "its layers cannot be computed one by one": not config.layers_stand_alone,
