@@ -145,8 +145,10 @@ def test_a_variable_is_read(monkeypatch: pytest.MonkeyPatch, name: str, text: st
         (["--profiler-config", '{"profiler": "torch"}'], r"torch_profiler_dir is ''; name a folder"),
         (["--profiler-config", '{"profiler": "torch", "wait_iterations": 1}'], r"wait_iterations is not supported"),
         (["--prot", "1"], r"unknown flag --prot; did you mean --port\?"),
-        (["-t", "8"], r"unknown flag -t; did you mean -tp\?"),  # llama.cpp's threads
-        (["-c", "4096"], "unknown flag -c"),
+        (["-port", "1"], r"unknown flag -port; did you mean --port\?"),
+        (["-x", "1"], r"unknown flag -x$"),
+        (["--bloc", "1"], r"unknown flag --bloc$"),
+        (["-host", "::"], r"unknown flag -host; did you mean --host\?"),  # not -h for a part of the help
         (["--port"], r"--port"),
         (["a", "b"], r"one model is served, not 2: a b"),
     ],

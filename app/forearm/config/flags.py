@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from forearm.config import configs, vllm_compat
+from forearm.config import configs, llama_flags, vllm_compat
 from forearm.config.configs import Configs
 from forearm.config.environment import environment
 from forearm.config.settings import OneOf, Setting, human_whole, inverses
@@ -43,9 +43,11 @@ class CommandParser(argparse.ArgumentParser):
     def _get_option_tuples(self, option_string: str) -> list[tuple[argparse.Action, str, str | None]]:
         """Leave out longer flags that begin as this one does: allow_abbrev=False does so for two dashes alone.
 
-        llama.cpp's `-t 8` would be `-tp 8`. What remains is a flag of one letter with its value behind it.
+        llama.cpp's `-t 8` would be `-tp 8`. What remains is a flag of one letter with its value behind it, but not
+        that of the help: `-host 0.0.0.0` would be `-h ost`, print a part of it and end well.
         """
-        return [found for found in super()._get_option_tuples(option_string) if found[-1] is not None]
+        found = super()._get_option_tuples(option_string)
+        return [one for one in found if one[-1] is not None and not isinstance(one[0], _Help)]
 
     def part(self, word: str) -> str:
         """Return the help of one group, of one flag, or of the flags that have this word in their names.
@@ -100,13 +102,15 @@ def read_line(
     # --max_model_len=4k is --max-model-len=4k; keys after a point keep their underscores.
     dashed = nested([re.sub(r"^--[^=.]*", lambda name: name[0].replace("_", "-"), word) for word in argv])
     for word in dashed:
-        vllm_compat.refuse(word.split("=", 1)[0])
+        flag = word.split("=", 1)[0]
+        vllm_compat.refuse(flag)
+        if flag in llama_flags.REMEDIES and flag not in parser._option_string_actions:
+            raise _unknown_flag(flag, parser._option_string_actions)
     rest, over = parser.parse_known_args(dashed)
     texts = {name: vars(rest).pop(name) for name in list(vars(rest)) if name in configs.SETTINGS}
     for word in over:
         if word.startswith("-"):
-            near = difflib.get_close_matches(word.split("=")[0], parser._option_string_actions, n=1)
-            raise ConfigError(f"unknown flag {word}{f'; did you mean {near[0]}?' if near else ''}")
+            raise _unknown_flag(word, parser._option_string_actions)
     notes += [
         f"{configs.SETTINGS[name].flags[0]} does nothing here: it is for forearm serve"
         for name in texts
@@ -128,6 +132,22 @@ def read_line(
     strict = chosen.serve.fail_on_environ_validation
     notes += vllm_compat.check_variables(environment(), known, strict=strict)
     return CommandLine(chosen, rest, notes, texts, over[1:])
+
+
+def _unknown_flag(word: str, known: Collection[str]) -> ConfigError:
+    """Return the error for a flag that there is not, with llama-server's counterpart or the nearest name."""
+    return ConfigError(f"unknown flag {word}{_remedy(word.split('=')[0], known)}")
+
+
+def _remedy(flag: str, known: Collection[str], dashes: str = "--") -> str:
+    """Return what to write instead of an unknown flag; nothing where no name is near."""
+    if flag in llama_flags.REMEDIES:
+        return f", which is llama-server's; {llama_flags.REMEDIES[flag]}"
+    names = [name.removeprefix("--") for name in known if name.startswith("--")]
+    word = flag.lstrip("-")  # `-port` is --port; a short flag has no name to compare
+    # Nearer than difflib's 0.6, of which `block-size` is to `ctx-size`.
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.7) if len(word) > 3 else []
+    return f"; did you mean {dashes}{near[0]}?" if near else ""
 
 
 def as_flags(texts: FieldTexts) -> list[str]:
@@ -284,8 +304,7 @@ def read_file(path: Path, notes: list[str]) -> FieldTexts:
         elif flag in vllm_compat.REFUSED:
             continue  # a switch that is turned off
         else:
-            near = difflib.get_close_matches(flag, fields, n=1)
-            raise ConfigError(f"--config {path}: unknown key {key}{f'; did you mean {near[0][2:]}?' if near else ''}")
+            raise ConfigError(f"--config {path}: unknown key {key}{_remedy(flag, fields, dashes='')}")
     return texts
 
 

@@ -1,0 +1,66 @@
+"""llama-server's flags that forearm does not have, each with what to write instead, as docs/from-llama-cpp.md has it.
+
+Names are those of llama.cpp's tools/server/README.md, of the flags that its users write most. Without this list, the
+nearest name of forearm's is suggested, which is often of another meaning, and argparse reads `-ngl` as vLLM's `-n`.
+"""
+
+from __future__ import annotations
+
+_ON_CPUS = "leave it out: forearm runs on CPUs"
+_IN_MEMORY = "leave it out: weights are always in main memory"
+_ALWAYS = "leave it out: it is always so"
+_TEXT = "leave it out: only text is served"
+_DEFAULTS = "--override-generation-config"
+
+_ROWS: dict[str, str] = {
+    "-m": "name the model without a flag, or write --model",
+    "-hf -hfr --hf-repo": "name the model without a flag: owner/name:Q4_K_M",
+    "-hff --hf-file -mu --model-url": "name the .gguf file, or owner/name:Q4_K_M, without a flag",
+    "-hft": "write --hf-token",
+    "-a --alias": "write --served-model-name",
+    "-c --ctx-size": "write --max-model-len",
+    "-np --parallel": "write --max-num-seqs",
+    "-b --batch-size -ub": "write --max-num-batched-tokens",
+    "--predict --n-predict": f"""write {_DEFAULTS} '{{"max_new_tokens": 512}}'""",
+    "--temp --temperature": f"""write {_DEFAULTS} '{{"temperature": 0.6}}'""",
+    "--top-k": f"""write {_DEFAULTS} '{{"top_k": 20}}'""",
+    "--top-p": f"""write {_DEFAULTS} '{{"top_p": 0.9}}'""",
+    "--min-p": f"""write {_DEFAULTS} '{{"min_p": 0.05}}'""",
+    "--repeat-penalty": f"""write {_DEFAULTS} '{{"repetition_penalty": 1.1}}'""",
+    "--presence-penalty": f"""write {_DEFAULTS} '{{"presence_penalty": 1.5}}'""",
+    "--frequency-penalty": f"""write {_DEFAULTS} '{{"frequency_penalty": 0.5}}'""",
+    "-s": "write --seed",
+    "-t --threads -tb --threads-batch": "set the variable OMP_NUM_THREADS",
+    "-C --cpu-mask -Cr --cpu-range": "set the variable VLLM_CPU_OMP_THREADS_BIND, for example to 0-29",
+    "--numa": "leave it out: each NUMA node of the engine's cores has a rank; see --tensor-parallel-size",
+    "-ctk -ctv --cache-type-k --cache-type-v": "write --kv-cache-dtype int8 or fp8, for keys and values",
+    "-md --model-draft": "write --spec-method draft_model --spec-model MODEL",
+    "--chat-template-file": "write --chat-template",
+    "--chat-template-kwargs": "write --default-chat-template-kwargs",
+    "--jinja -fa --flash-attn -cb --cont-batching --cache-prompt --metrics": _ALWAYS,
+    "--no-cache-prompt": "write --no-enable-prefix-caching",
+    "--reasoning-format": "write --reasoning-parser auto",
+    "--reasoning-budget": "leave it out: requests have thinking_token_budget",
+    "--embedding --embeddings": "write --runner pooling",
+    "--pooling": """write --runner pooling --pooler-config '{"pooling_type": "MEAN"}'""",
+    "--rerank --reranking": "leave it out: a model that reranks is served so",
+    "--api-key-file": "write --api-keys-file, of YAML, JSON or TOML",
+    "--ssl-key-file": "write --ssl-keyfile",
+    "--ssl-cert-file": "write --ssl-certfile",
+    "--no-webui --no-ui": "write --no-playground",
+    "--webui --ui": "leave it out: the page is at /",
+    "--api-prefix": "write --root-path",
+    "--threads-http": "write --api-server-count",
+    "-v --verbose --log-verbose": "write --log-level DEBUG",
+    "--mlock --no-mmap --mmap": _IN_MEMORY,
+    "-ngl --gpu-layers --n-gpu-layers -sm --split-mode -ts --tensor-split -mg --main-gpu -dev": _ON_CPUS,
+    "-ot --override-tensor -cmoe --cpu-moe -ncmoe --n-cpu-moe": _ON_CPUS,
+    "--rope-freq-base": "write --rope-theta",
+    "--rope-scale --yarn-orig-ctx": """write --rope-scaling '{"rope_type": "yarn", "factor": 4}'""",
+    "--lora --lora-scaled": "merge the adapter into the model: there are no LoRA adapters",
+    "-mm --mmproj -mmu --mmproj-url --no-mmproj": _TEXT,
+    "--slots --no-slots --props --slot-save-path": "leave it out: there are no slots to see or to save",
+    "--context-shift --no-context-shift --keep": "leave it out: an answer stops at the end of the context",
+    "--warmup --no-warmup": "leave it out: nothing is compiled at the first request",
+}
+REMEDIES: dict[str, str] = {flag: remedy for flags, remedy in _ROWS.items() for flag in flags.split()}
