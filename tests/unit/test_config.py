@@ -183,6 +183,29 @@ def test_a_wrong_key_of_the_file_names_the_one_it_resembles(tmp_path: Path) -> N
         line("--config", str(tmp_path))
 
 
+def test_a_file_that_is_not_yaml_is_told_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("port: 80\n- model\n")
+
+    with pytest.raises(ConfigError) as told:
+        line("--config", str(file))
+
+    assert str(told.value) == f"--config {file}: it is not YAML: line 2: expected <block end>, but found '-'"
+
+
+def test_a_key_may_turn_a_switch_off(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("disable-log-stats: true\nno_enable_prefix_caching: true\ndisable-uvicorn-access-log: false\n")
+
+    chosen = line("--config", str(file)).configs
+
+    assert (chosen.engine.log_stats, chosen.engine.enable_prefix_caching, chosen.api.access_log) == (False, False, True)
+
+    file.write_text("disable-log-stats: 3\n")
+    with pytest.raises(ConfigError, match="disable-log-stats: 3: it turns a switch off; write true or false"):
+        line("--config", str(file))
+
+
 def test_a_key_without_a_value_is_not_given(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("model:\nport: ~\nmax-num-seqs: 4\n")

@@ -1,9 +1,8 @@
-"""Reads the command line and the --config file into texts by field name, and checks vLLM's other flags."""
+"""Reads the command line into texts by field name, and checks vLLM's other flags; config_file.py reads --config."""
 
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import re
 from collections.abc import Collection, Sequence
@@ -11,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from forearm.config import configs, llama_flags, vllm_compat
+from forearm.config import configs, unknown_flags, vllm_compat
+from forearm.config.config_file import FieldTexts, put, read_file
 from forearm.config.configs import Configs
 from forearm.config.environment import environment
 from forearm.config.settings import OneOf, Setting, human_whole, inverses
 from forearm.errors import ConfigError
-
-FieldTexts = dict[str, Sequence[str]]
 
 # A flag with keys of its JSON: --flag.key, --flag.key=value, --flag.key+ (part of a list).
 _DOTTED = re.compile(r"(?P<flag>--?[A-Za-z][\w-]*)\.(?P<keys>[\w.-]*[\w-])(?P<more>\+?)(?:=(?P<value>.*))?", re.DOTALL)
@@ -104,7 +102,7 @@ def read_line(
     for word in dashed:
         flag = word.split("=", 1)[0]
         vllm_compat.refuse(flag)
-        if flag in llama_flags.REMEDIES and flag not in parser._option_string_actions:
+        if flag in unknown_flags.REMEDIES and flag not in parser._option_string_actions:
             raise _unknown_flag(flag, parser._option_string_actions)
     rest, over = parser.parse_known_args(dashed)
     texts = {name: vars(rest).pop(name) for name in list(vars(rest)) if name in configs.SETTINGS}
@@ -136,18 +134,7 @@ def read_line(
 
 def _unknown_flag(word: str, known: Collection[str]) -> ConfigError:
     """Return the error for a flag that there is not, with llama-server's counterpart or the nearest name."""
-    return ConfigError(f"unknown flag {word}{_remedy(word.split('=')[0], known)}")
-
-
-def _remedy(flag: str, known: Collection[str], dashes: str = "--") -> str:
-    """Return what to write instead of an unknown flag; nothing where no name is near."""
-    if flag in llama_flags.REMEDIES:
-        return f", which is llama-server's; {llama_flags.REMEDIES[flag]}"
-    names = [name.removeprefix("--") for name in known if name.startswith("--")]
-    word = flag.lstrip("-")  # `-port` is --port; a short flag has no name to compare
-    # Nearer than difflib's 0.6, of which `block-size` is to `ctx-size`.
-    near = difflib.get_close_matches(word, names, n=1, cutoff=0.7) if len(word) > 3 else []
-    return f"; did you mean {dashes}{near[0]}?" if near else ""
+    return ConfigError(f"unknown flag {word}{unknown_flags.remedy(word.split('=')[0], known)}")
 
 
 def as_flags(texts: FieldTexts) -> list[str]:
@@ -183,15 +170,6 @@ def nested(words: Sequence[str]) -> list[str]:
             raise ConfigError(f"{word} needs a value")
         put(objects.setdefault(dotted["flag"], {}), dotted["keys"].split("."), _value(text, bool(dotted["more"])))
     return [*kept, *(part for flag, value in objects.items() for part in (flag, json.dumps(value)))]
-
-
-def put(target: dict[str, Any], keys: Sequence[str], value: Any) -> None:
-    """Set target[a][b]… to a value; lists are extended."""
-    for key in keys[:-1]:
-        inner = target.get(key)
-        target[key] = target = inner if isinstance(inner, dict) else {}
-    before = target.get(keys[-1])
-    target[keys[-1]] = [*before, *value] if isinstance(before, list) and isinstance(value, list) else value
 
 
 def _value(text: str, more: bool) -> Any:
@@ -269,45 +247,3 @@ def add_compat_flags(parser: CommandParser, notes: list[str]) -> None:
             )
             assert isinstance(action, _Note)
             action.notes = notes
-
-
-def read_file(path: Path, notes: list[str]) -> FieldTexts:
-    """Read a --config file as texts by field name.
-
-    Raises: ConfigError naming the file and the key.
-    """
-    import yaml
-
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"--config {path}: {error.strerror}; name a YAML file") from None
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"--config {path}: it is not YAML: {error}") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"--config {path}: write flags without their dashes as keys, for example port: 8080")
-    fields = {flag: name for name, setting in configs.SETTINGS.items() for flag in setting.flags}
-    objects: dict[str, Any] = {}
-    for key, value in content.items():
-        if value is None:
-            continue  # `model:` with nothing after it is not given
-        put(objects, str(key).split("."), value)  # a key with points is an object
-    texts: FieldTexts = {}
-    for key, value in objects.items():
-        flag = "--" + key.replace("_", "-")
-        if value is not False:
-            vllm_compat.refuse(flag)
-        if flag in fields:
-            texts[fields[flag]] = [as_text(v) for v in value] if isinstance(value, list) else [as_text(value)]
-        elif flag in vllm_compat.FLAGS:
-            notes += vllm_compat.check_flag(flag, None if isinstance(value, bool) else as_text(value))
-        elif flag in vllm_compat.REFUSED:
-            continue  # a switch that is turned off
-        else:
-            raise ConfigError(f"--config {path}: unknown key {key}{_remedy(flag, fields, dashes='')}")
-    return texts
-
-
-def as_text(value: object) -> str:
-    """Return a YAML value as the text of a flag."""
-    return json.dumps(value) if isinstance(value, (dict, bool)) else str(value)

@@ -1,10 +1,14 @@
-"""llama-server's flags that forearm does not have, each with what to write instead, as docs/from-llama-cpp.md has it.
+"""What to write instead of a flag that forearm does not have: llama-server's counterparts, or the nearest name.
 
-Names are those of llama.cpp's tools/server/README.md, of the flags that its users write most. Without this list, the
-nearest name of forearm's is suggested, which is often of another meaning, and argparse reads `-ngl` as vLLM's `-n`.
+REMEDIES has the flags that llama-server's users write most, by the names of llama.cpp's tools/server/README.md, as
+docs/from-llama-cpp.md has them. Without them the nearest name would be one of another meaning, and argparse reads
+`-ngl` as vLLM's `-n`.
 """
 
 from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
 
 _ON_CPUS = "leave it out: forearm runs on CPUs"
 _IN_MEMORY = "leave it out: weights are always in main memory"
@@ -64,3 +68,17 @@ _ROWS: dict[str, str] = {
     "--warmup --no-warmup": "leave it out: nothing is compiled at the first request",
 }
 REMEDIES: dict[str, str] = {flag: remedy for flags, remedy in _ROWS.items() for flag in flags.split()}
+
+
+def remedy(flag: str, known: Collection[str], dashes: str = "--") -> str:
+    """Return the end of the error for an unknown flag: what to write instead; nothing where no known name is near.
+
+    dashes: what stands before a suggested name.
+    """
+    if flag in REMEDIES:
+        return f", which is llama-server's; {REMEDIES[flag]}"
+    names = [name.removeprefix("--") for name in known if name.startswith("--")]
+    word = flag.lstrip("-")  # `-port` is --port; a short flag has no name to compare
+    # Nearer than difflib's 0.6, of which `block-size` is to `ctx-size`.
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.7) if len(word) > 3 else []
+    return f"; did you mean {dashes}{near[0]}?" if near else ""

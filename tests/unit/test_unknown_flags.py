@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from forearm.config.flags import CommandLine, CommandParser, add_compat_flags, add_settings, read_line
-from forearm.config.llama_flags import REMEDIES
+from forearm.config.unknown_flags import REMEDIES
 from forearm.errors import ConfigError
 
 PAGE = Path(__file__).parents[2] / "docs" / "from-llama-cpp.md"
