@@ -55,13 +55,19 @@ def sampling_defaults(model: Path, generation_config: str, override: Mapping[str
         if remedy := range_missed(name, value):
             log.warning("%s: its default %s = %s is not used; it should be %s", model, name, value, remedy)
             del found[name]
-    keys, changes = Keys(dict(override or {}), "--override-generation-config"), dict(override or {})
+    keys = Keys(dict(override or {}), "--override-generation-config")
     numbers: dict[str, float] = {name: keys.number(name) for name in (*_NUMBERS, *_MORE_NUMBERS) if name in keys}
     numbers |= {name: keys.integer(name) for name in _INTEGERS if name in keys}
     for name, value in numbers.items():
         if remedy := range_missed("max_tokens" if name == "max_new_tokens" else name, value):
             raise keys.wrong(name, remedy)
-    changes |= numbers
+    for name in sorted((override or {}).keys() - numbers.keys()):
+        # As in vLLM they do nothing, among them keys of generation_config.json such as do_sample and eos_token_id.
+        log.warning(
+            "--override-generation-config: %s has no effect; write %s",
+            *(name, ", ".join((*_NUMBERS, *_MORE_NUMBERS, *_INTEGERS))),
+        )
+    changes = dict(numbers)
     if "max_new_tokens" in changes:
         changes["max_tokens"] = changes.pop("max_new_tokens")
     return {**found, **changes}

@@ -59,6 +59,19 @@ def test_an_operators_default_of_another_type_or_out_of_range_ends_the_start(
         sampling_defaults(tmp_path, "vllm", {name: value})
 
 
+def test_a_key_of_an_operator_without_an_effect_is_told_and_no_default(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log and /v1/models showed llama.cpp's repeat_penalty as a default of the server, which it was not."""
+    given = {"repeat_penalty": 1.1, "temperature": 0.5, "do_sample": True, "max_new_tokens": 5}
+
+    assert sampling_defaults(tmp_path, "vllm", given) == {"temperature": 0.5, "max_tokens": 5}
+    assert [message.partition("; ")[0] for message in caplog.messages] == [
+        "--override-generation-config: do_sample has no effect",
+        "--override-generation-config: repeat_penalty has no effect",
+    ]
+
+
 def test_a_models_own_default_out_of_range_is_left_out_and_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
