@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any
 
@@ -7,6 +8,8 @@ import httpx
 import openai
 import pytest
 from tests.api.server import Server, StartServer, wait_until
+
+from forearm.api.http.foreign_paths import COUNTERPARTS
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 
@@ -38,7 +41,7 @@ def test_what_no_route_takes_is_an_error_object_too(server: Server, method: str,
         ("/api/v1/chat/completions", "/v1/chat/completions"),
         ("/v1/tokenize", "/tokenize"),
         ("/nowhere", None),
-        ("/v1/images/generations", None),
+        ("/v1/moderations", None),
     ],
 )
 def test_a_wrong_base_url_is_told(server: Server, path: str, there: str | None) -> None:
@@ -46,6 +49,31 @@ def test_a_wrong_base_url_is_told(server: Server, path: str, there: str | None) 
 
     end = f"; {there} is there: correct the client's base URL" if there else " on this server"
     assert message == f"Not Found: there is no POST {path}{end}"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "told"),
+    [
+        ("POST", "/api/chat", "Ollama's API is not served: use /v1/chat/completions"),
+        ("GET", "/api/version", "Ollama's API is not served: use GET /version"),  # no wrong base URL of this server's
+        ("POST", "/completion", "use /v1/completions, whose limit is max_tokens"),
+        ("GET", "/slots", "use GET /load: it tells how many requests are open"),
+        ("POST", "/reset_prefix_cache", "start the server with VLLM_SERVER_DEV_MODE=1"),
+    ],
+)
+def test_a_client_of_another_server_is_told_the_counterpart(server: Server, method: str, path: str, told: str) -> None:
+    message = server.http.request(method, path).json()["error"]["message"]
+
+    assert message == f"Not Found: there is no {method} {path} on this server; {told}"
+
+
+def test_counterparts_of_other_servers_paths_are_there_and_the_paths_are_not(server: Server) -> None:
+    there = set(server.http.get("/openapi.json").json()["paths"])
+    named = {path for told in COUNTERPARTS.values() for path in re.findall(r"(?<![\w-])/[a-z0-9_/]+", told)}
+
+    assert len(COUNTERPARTS) > 40
+    assert sorted(set(COUNTERPARTS) & there) == []
+    assert sorted(named - there) == []
 
 
 @pytest.mark.parametrize(

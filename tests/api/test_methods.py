@@ -38,6 +38,9 @@ def test_a_405_tells_the_methods_that_are_there(server: Server, method: str, pat
 
     assert reply.status_code == 405
     assert reply.headers["allow"] == allowed
+    if method != "HEAD":
+        told = f"Method Not Allowed: {method} of {path}; it takes {allowed}"
+        assert reply.json()["error"]["message"] == told
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/invocations"])

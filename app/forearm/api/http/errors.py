@@ -14,6 +14,7 @@ from starlette.routing import Match
 from forearm import errors, wire
 from forearm.api.generation.response_bodies import ErrorBody
 from forearm.api.http.caller import Caller, caller_of
+from forearm.api.http.foreign_paths import COUNTERPARTS
 from forearm.errors import (
     BodyMemoryFull,
     EngineUnavailable,
@@ -62,20 +63,27 @@ async def answer_error(request: Request, error: Exception) -> Response:
             for method in ("DELETE", "GET", "PATCH", "POST", "PUT")
             if _is_route(request, request.scope["path"], method)
         ]
-        allowed = sorted([*found, *(["HEAD"] if "GET" in found else [])])
-        error = HTTPException(405, error.detail, {"Allow": ", ".join(allowed)}) if found else error
+        allowed = ", ".join(sorted([*found, *(["HEAD"] if "GET" in found else [])]))
+        told = f"Method Not Allowed: {request.method} of {_shown(request.scope['path'])}; it takes {allowed}"
+        error = HTTPException(405, told, {"Allow": allowed}) if found else error
     if isinstance(error, HTTPException) and error.status_code == 404 and "route" not in request.scope:
         error = HTTPException(404, _no_route(request))
     return error_response(error, caller_of(request.scope))
 
 
 def _no_route(request: Request) -> str:
-    """Return what a client that asks for an unknown path is told, first of all where its base URL is wrong."""
+    """Return what is told of an unknown path: another server's counterpart, or where the base URL is wrong."""
     path, method = request.scope["path"], request.method
-    shown = f"Not Found: there is no {method} {quote(path[:100], safe='/:@')}"
+    shown = f"Not Found: there is no {method} {_shown(path)}"
+    if path in COUNTERPARTS:
+        return f"{shown} on this server; {COUNTERPARTS[path]}"
     ends = [f"/v1{path}", path.removeprefix("/v1"), path.removeprefix("/api")]
     near = next((end for end in ends if end != path and _is_route(request, end, method)), None)
     return f"{shown}; {near} is there: correct the client's base URL" if near else f"{shown} on this server"
+
+
+def _shown(path: str) -> str:
+    return quote(path[:100], safe="/:@")
 
 
 def _is_route(request: Request, path: str, method: str) -> bool:
