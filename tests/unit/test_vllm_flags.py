@@ -95,6 +95,12 @@ def test_dotted_flags_set_what_their_json_sets(tmp_path: Path) -> None:
         assert line("m", *argv).configs.engine.speculative_config == whole.speculative_config
 
 
+@pytest.mark.parametrize("flag", sorted(vllm_compat.REFUSED))
+def test_a_refused_flag_is_told_its_remedy(flag: str) -> None:
+    with pytest.raises(ConfigError, match=r"(use|see|lower|merge|leave) "):
+        vllm_compat.refuse(flag)
+
+
 def test_commands_from_vllms_pages_start_here() -> None:
     read = line(
         *("Qwen/Qwen3-8B", "--enable-reasoning", "--reasoning-parser", "qwen3", "--max-seq-len-to-capture", "8192"),

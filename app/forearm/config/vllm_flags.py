@@ -18,6 +18,7 @@ MAIN_MEMORY = "weights are always in main memory"
 AS_THEY_ARE = "files are always read in the same way"
 NO_FOREIGN_CODE = "the server loads no plugins"
 CLUSTER = "it concerns GPUs or clusters"
+LEAVE_OUT = "; leave it out"
 
 
 @dataclass(frozen=True)
@@ -173,41 +174,49 @@ FLAGS |= {
 
 # Refused, whatever the value; a switch that is turned off is accepted.
 REFUSED: dict[str, CompatFlag] = {
-    **_rows(1, "KV blocks are not moved between machines", "--kv-transfer-config --kv-events-config"),
-    **_rows(1, "KV blocks are not moved between machines", "--kv-offloading-size --ec-transfer-config"),
-    **_rows(0, CLUSTER, "--enable-sleep-mode --enable-dbo --enable-expert-parallel -ep --enable-eplb"),
-    **_rows(0, CLUSTER, "--enable-elastic-ep"),
-    **_rows(0, ONE_MACHINE, "--data-parallel-external-lb -dpe --data-parallel-hybrid-lb -dph --headless"),
-    **_rows(0, ONE_MACHINE, "--data-parallel-multi-port-external-lb -dpm"),
-    **_rows(1, ONE_MACHINE, "--data-parallel-rank -dpn --data-parallel-start-rank -dpr"),
-    **_rows(0, "LoRA adapters are not built yet", "--enable-lora"),
-    **_rows(2, "LoRA adapters are not built yet", "--lora-modules"),
+    **_rows(1, "KV blocks are not moved between machines; leave it out", "--kv-transfer-config --kv-events-config"),
+    **_rows(1, "KV blocks are not moved between machines; leave it out", "--kv-offloading-size --ec-transfer-config"),
+    **_rows(0, CLUSTER + LEAVE_OUT, "--enable-sleep-mode --enable-dbo --enable-expert-parallel -ep --enable-eplb"),
+    **_rows(0, CLUSTER + LEAVE_OUT, "--enable-elastic-ep"),
+    **_rows(0, ONE_MACHINE + LEAVE_OUT, "--data-parallel-external-lb -dpe --data-parallel-hybrid-lb -dph --headless"),
+    **_rows(0, ONE_MACHINE + LEAVE_OUT, "--data-parallel-multi-port-external-lb -dpm"),
+    **_rows(1, ONE_MACHINE + LEAVE_OUT, "--data-parallel-rank -dpn --data-parallel-start-rank -dpr"),
+    **_rows(0, "LoRA adapters are not built yet; merge the adapter into the model", "--enable-lora"),
+    **_rows(2, "LoRA adapters are not built yet; merge the adapter into the model", "--lora-modules"),
     **_rows(
         1,
         "the server loads no plugins; see --tool-call-parser",
         "--tool-parser-plugin --reasoning-parser-plugin",
     ),
-    **_rows(1, NO_FOREIGN_CODE, "--middleware --io-processor-plugin --scheduler-cls --worker-extension-cls"),
-    **_rows(1, NO_FOREIGN_CODE, "--model-class-overrides"),
-    **_rows(2, NO_FOREIGN_CODE, "--logits-processors"),
-    **_rows(1, "tools are the client's to run", "--tool-server"),
-    **_rows(1, "a function whose `strict` is true is constrained, others are not", "--tool-strict-level"),
+    **_rows(
+        1, NO_FOREIGN_CODE + LEAVE_OUT, "--middleware --io-processor-plugin --scheduler-cls --worker-extension-cls"
+    ),
+    **_rows(1, NO_FOREIGN_CODE + LEAVE_OUT, "--model-class-overrides"),
+    **_rows(2, NO_FOREIGN_CODE + LEAVE_OUT, "--logits-processors"),
+    **_rows(1, "tools are the client's to run; leave it out", "--tool-server"),
+    **_rows(1, "a function whose `strict` is true is constrained, others are not; leave it out", "--tool-strict-level"),
     **_rows(
         1,
         "--reasoning-parser names the format of reasoning; see also --default-chat-template-kwargs",
         "--reasoning-config --reasoning-effort-map",
     ),
     **_rows(
-        1, "it is not built yet", "--hf-config-path --quantization-config --watermark-config --diffusion-config -dc"
+        1,
+        "it is not built yet; leave it out",
+        "--hf-config-path --quantization-config --watermark-config --diffusion-config -dc",
     ),
-    **_rows(1, "it is not built yet", "--engram-config --weight-transfer-config --aux-output-config"),
-    **_rows(0, "it is not built yet", "--enable-return-routed-experts --return-sampling-mask --enable-trace-replay"),
-    **_rows(0, "it is not built yet", "--skip-tokenizer-init --enable-scale-out --tokens-only"),
-    **_rows(0, "prompts are texts or token ids", "--enable-prompt-embeds"),
-    **_rows(0, NO_STATES, "--enable-mamba-cache-stochastic-rounding"),
-    **_rows(2, "all layers' KV cache has one dtype", "--kv-cache-dtype-skip-layers"),
-    **_rows(0, "only HTTP is served", "--grpc"),
-    **_rows(1, "only HTTP is served", "--grpc-port"),
+    **_rows(1, "it is not built yet; leave it out", "--engram-config --weight-transfer-config --aux-output-config"),
+    **_rows(
+        0,
+        "it is not built yet; leave it out",
+        "--enable-return-routed-experts --return-sampling-mask --enable-trace-replay",
+    ),
+    **_rows(0, "it is not built yet; leave it out", "--skip-tokenizer-init --enable-scale-out --tokens-only"),
+    **_rows(0, "prompts are texts or token ids; leave it out", "--enable-prompt-embeds"),
+    **_rows(0, NO_STATES + LEAVE_OUT, "--enable-mamba-cache-stochastic-rounding"),
+    **_rows(2, "all layers' KV cache has one dtype; leave it out", "--kv-cache-dtype-skip-layers"),
+    **_rows(0, "only HTTP is served; leave it out", "--grpc"),
+    **_rows(1, "only HTTP is served; leave it out", "--grpc-port"),
     **_rows(1, "use --max-num-queued-reqs", "--max-num-queued-tokens --max-num-active-seqs"),
     **_rows(0, "use VLLM_CPU_OMP_THREADS_BIND and CPU_VISIBLE_MEMORY_NODES", "--numa-bind"),
     **_rows(2, "use VLLM_CPU_OMP_THREADS_BIND and CPU_VISIBLE_MEMORY_NODES", "--numa-bind-nodes --numa-bind-cpus"),
