@@ -297,6 +297,18 @@ def test_unknown_variables_are_listed_and_those_without_effect_say_why(monkeypat
     ]
 
 
+def test_variables_of_other_servers_are_told_to_have_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:11434")
+    monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "4096")
+    monkeypatch.setenv("LLAMA_ARG_MODEL", "model.gguf")
+
+    assert line("--fail-on-environ-validation").notes == [
+        "variables without effect: LLAMA_ARG_CTX_SIZE, LLAMA_ARG_MODEL: llama-server's are not read; "
+        "docs/from-llama-cpp.md has the flags to write",
+        "variables without effect: OLLAMA_HOST: Ollama's are not read; docs/from-ollama.md has the flags to write",
+    ]
+
+
 def test_unknown_variables_end_the_start_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_CPU_AVX512BF16", "1")  # accepted without effect
     assert line("--fail-on-environ-validation").notes != []

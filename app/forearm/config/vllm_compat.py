@@ -75,6 +75,11 @@ VARIABLES: dict[str, str] = {
     "TORCHINDUCTOR_*": "torch is not used",
     "NUMEXPR_MAX_THREADS": "numexpr is not used",
 }
+# The beginnings of other servers' variables, and the page with their counterparts.
+_OTHERS = {
+    "LLAMA_ARG_": "llama-server's are not read; docs/from-llama-cpp.md has the flags to write",
+    "OLLAMA_": "Ollama's are not read; docs/from-ollama.md has the flags to write",
+}
 # Variables that would change what is served: (right values, why the others are refused).
 VARIABLES_LIMITED: dict[str, tuple[tuple[str, ...], str]] = {
     "VLLM_TARGET_DEVICE": (("cpu", ""), "forearm runs on CPUs; unset it or write cpu"),
@@ -127,4 +132,7 @@ def check_variables(environ: Mapping[str, str], known: set[str], *, strict: bool
         )
     if unknown:
         lines.append(f"unknown variables, ignored: {', '.join(unknown)}")
+    for prefix, reason in _OTHERS.items():  # OLLAMA_HOST=127.0.0.1 leaves this server on all addresses
+        if names := sorted(name for name in environ if name.startswith(prefix)):
+            lines.append(f"variables without effect: {', '.join(names)}: {reason}")
     return lines
