@@ -183,6 +183,15 @@ def test_a_wrong_key_of_the_file_names_the_one_it_resembles(tmp_path: Path) -> N
         line("--config", str(tmp_path))
 
 
+def test_a_flag_of_several_values_that_comes_twice_is_told() -> None:
+    """The first key is not accepted, as in vLLM, and its client has a 401."""
+    twice = line("--api-key", "a", "--port", "1", "--api-key", "b", "--port", "2")
+
+    assert twice.configs.api.api_key == ("b",)
+    assert twice.notes == ["--api-key is given more than once; the last counts: write all values after one"]
+    assert line("--api-key", "a", "b").notes == []
+
+
 def test_a_file_that_is_not_yaml_is_told_in_one_line(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("port: 80\n- model\n")

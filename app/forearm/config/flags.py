@@ -109,6 +109,7 @@ def read_line(
     for word in over:
         if word.startswith("-"):
             raise _unknown_flag(word, parser._option_string_actions)
+    notes += _repeated(dashed)
     notes += [
         f"{configs.SETTINGS[name].flags[0]} does nothing here: it is for forearm serve"
         for name in texts
@@ -130,6 +131,16 @@ def read_line(
     strict = chosen.serve.fail_on_environ_validation
     notes += vllm_compat.check_variables(environment(), known, strict=strict)
     return CommandLine(chosen, rest, notes, texts, over[1:])
+
+
+def _repeated(words: Sequence[str]) -> list[str]:
+    """Return notes for flags of several values that come more than once: as in vLLM, the last one's values count."""
+    given = [word.split("=", 1)[0] for word in words]
+    return [
+        f"{one.flags[0]} is given more than once; the last counts: write all values after one"
+        for one in configs.SETTINGS.values()
+        if one.many and sum(given.count(flag) for flag in one.flags) > 1
+    ]
 
 
 def _unknown_flag(word: str, known: Collection[str]) -> ConfigError:
