@@ -8,7 +8,8 @@ import openai
 import pytest
 from tests.api.server import Server, StartServer
 
-from forearm.api.generation.unsupported import ClientWarnings
+from forearm.api.generation.request_bodies import ChatRequest, CompletionRequest
+from forearm.api.generation.unsupported import COUNTERPARTS, ClientWarnings
 from forearm.api.pooling.pooled import ServingPooling
 from forearm.api.pooling.request_bodies import EmbeddingRequest
 from forearm.errors import InvalidRequest
@@ -196,6 +197,29 @@ def test_unknown_fields_are_let_be_logged_once_and_counted(
         "requests have a field 'frobnicate', which this server does not know and ignores"
     ]
     assert 'forearm:unknown_request_fields_total{field="frobnicate"} 2.0' in server.http.get("/metrics").text
+
+
+def test_an_unknown_field_of_another_server_is_logged_with_its_counterpart(
+    start_server: StartServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start_server()
+
+    server.chat(n_predict=5)
+    server.complete(repeat_penalty=1.1)
+
+    unknown = "which this server does not know and ignores"
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        f"requests have a field 'n_predict', {unknown}; write max_tokens",
+        f"requests have a field 'repeat_penalty', {unknown}; write repetition_penalty",
+    ]
+
+
+def test_counterparts_of_unknown_fields_are_known() -> None:
+    known = {name for kind in (ChatRequest, CompletionRequest) for name in kind.model_fields}
+    named = {told.split(",")[0] for told in COUNTERPARTS.values()}
+
+    assert sorted(named - known) == ["a message whose role is system", "fields beside it"]
+    assert sorted(set(COUNTERPARTS) & set(ChatRequest.model_fields) & set(CompletionRequest.model_fields)) == []
 
 
 def test_a_tool_that_is_no_function_is_refused_by_what_is_wrong_with_it(server: Server) -> None:

@@ -33,6 +33,21 @@ IGNORED = frozenset(
     )
 )
 
+# Fields of Ollama, llama-server, TGI and other clients, with what does the same here.
+COUNTERPARTS = {
+    **dict.fromkeys(("n_predict", "num_predict", "max_new_tokens", "max_length", "max_tokens_to_sample"), "max_tokens"),
+    "max_completion_tokens": "max_tokens",  # of completions; chats have both
+    "repeat_penalty": "repetition_penalty",
+    "stop_sequences": "stop",
+    **dict.fromkeys(("n_probs", "top_logprobs"), "logprobs"),
+    "best_of": "n",
+    "prompt_token_ids": "prompt, which may be token ids",
+    "format": "response_format",
+    "options": "fields beside it, such as temperature",
+    "system": "a message whose role is system",
+    **dict.fromkeys(("think", "enable_thinking", "thinking"), 'chat_template_kwargs, {"enable_thinking": false}'),
+    "reasoning": "reasoning_effort",
+}
 
 _MOST_WARNINGS = 1000  # clients choose the names of fields: the memory for them is bounded
 log = logging.getLogger(__name__)
@@ -59,7 +74,8 @@ class ClientWarnings:
                 if len(self._fields) == _MOST_WARNINGS:
                     continue
                 self._fields.add(name)
-                log.warning("requests have a field %.100r, which this server does not know and ignores", name)
+                told = f"; write {COUNTERPARTS[name]}" if name in COUNTERPARTS else ""
+                log.warning("requests have a field %.100r, which this server does not know and ignores%s", name, told)
             self._meter.count("forearm:unknown_request_fields", name[:100])
 
 
