@@ -275,6 +275,12 @@ def test_another_program_at_the_address_is_told_of(
     assert "answers without a list of models" in capsys.readouterr().err
 
 
+def test_an_address_may_stand_without_http(server: TinyServer, capsys: pytest.CaptureFixture[str]) -> None:
+    server.models = "[]"
+    assert main.main(["chat", "--url", server.url.removeprefix("http://"), "-q", "hello"]) == 1
+    assert f"{server.url}/models answers without a list of models" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("url", ["http://[::", "http://ü ü/", "http://x:port"])
 def test_what_is_no_address_is_told_of(capsys: pytest.CaptureFixture[str], url: str) -> None:
     assert main.main(["chat", "--url", url, "-q", "hello"]) == 1

@@ -46,6 +46,7 @@ def test_the_server_can_be_loaded_without_torch() -> None:
 
 def test_version_and_usage() -> None:
     assert re.fullmatch(rf"forearm {re.escape(__version__)}( [0-9a-f]{{12}})?\n", run("--version").stdout)
+    assert run("-v").stdout == run("--version").stdout  # as of vllm
     assert "forearm COMMAND" in run("--help").stdout
 
 

@@ -30,14 +30,15 @@ class Client:
     ) -> None:
         """Open it. Defaults: `model` is the server's first one, `api_key` that of the environment.
 
-        url: with or without /v1, or unix:PATH. trusting: take any certificate, as of a server on this machine.
+        url: with or without http:// and /v1, or unix:PATH. trusting: take any certificate, as of this machine's servers.
         remedy: what an error says where no server answers.
         Raises: InvalidRequest if `url` is no address.
         """
         key = api_key or client_api_key()
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         socket = url.removeprefix("unix:") if url.startswith("unix:") else None
-        root = "http://localhost" if socket else url.rstrip("/").removesuffix("/v1")
+        schemed = url if "://" in url else f"http://{url}"  # localhost:8000, as OLLAMA_HOST is written
+        root = "http://localhost" if socket else schemed.rstrip("/").removesuffix("/v1")
         # A busy server may take long between two tokens, but connecting is quick or fails.
         try:
             # To read the certificates of authorities takes 20 ms: where HTTPS is spoken alone.

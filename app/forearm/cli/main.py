@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(name: str, words: Sequence[str]) -> int:
-    if name == "--version":
+    if name in ("--version", "-v"):  # vLLM's names
         from forearm.commit import commit
 
         print(f"forearm {__version__} {commit()}".rstrip())
