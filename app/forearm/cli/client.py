@@ -30,7 +30,7 @@ class Client:
     ) -> None:
         """Open it. Defaults: `model` is the server's first one, `api_key` that of the environment.
 
-        url: with or without http:// and /v1, or unix:PATH. trusting: take any certificate, as of this machine's servers.
+        url: with or without http:// and /v1, or unix:PATH. trusting: take any certificate, as of one's own server.
         remedy: what an error says where no server answers.
         Raises: InvalidRequest if `url` is no address.
         """
