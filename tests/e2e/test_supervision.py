@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 import httpx
 import psutil
+import pytest
 from tests.e2e.served import ENDLESS, UNLIMITED, Served, series, serve, wait_until
 from tests.e2e.test_orphans import gone
 
@@ -46,6 +48,20 @@ def test_workers_die_with_gunicorns_master_and_others_serve_on(tmp_path: Path) -
         served.process.send_signal(signal.SIGTERM)
         assert served.process.wait(60) == 0
         assert all(map(gone, started))
+
+
+def test_requests_of_a_killed_api_are_not_in_flight_for_ever(tmp_path: Path) -> None:
+    """Killed with its group, as by the watchdog, gunicorn's master keeps no account of its workers."""
+    with serve(tmp_path, *UNLIMITED) as served:
+        with served.endless() as lines:
+            assert served.http.get("/load").json() == {"server_load": 1}
+            os.killpg(master_of(served).pid, signal.SIGKILL)
+            with pytest.raises(httpx.TransportError):
+                list(lines)
+        wait_until(lambda: answers(served) and served.connections() > 0, say=served.log.read_text)
+
+        assert served.http.get("/load").json() == {"server_load": 0}
+        assert in_flight(served) == 0
 
 
 def answers(served: Served) -> bool:

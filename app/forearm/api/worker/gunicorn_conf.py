@@ -67,6 +67,17 @@ cert_reqs = _config.ssl_cert_reqs
 ciphers = _config.ssl_ciphers or None
 
 
+def on_starting(server: Any) -> None:
+    """Remove what killed workers had in flight: serve starts a master when no worker of the one before is left.
+
+    A master that is killed, as by the kernel for memory or by serve's watchdog, calls no `child_exit`, and /load and
+    forearm:http_requests_in_flight would count its workers' requests until serve ends.
+    """
+    for gauges in _metrics.glob("gauge_live*.db"):
+        if gauges.name != f"gauge_livesum_{os.getpid()}.db":
+            gauges.unlink()
+
+
 def when_ready(server: Any) -> None:
     """Exclude the app's objects from the workers' garbage collection before the workers are forked.
 
