@@ -53,7 +53,7 @@ def test_a_port_without_a_server_is_not_ready(
     port = server.server_port
     server.server_close()
     assert main(["health", "--url", f"http://127.0.0.1:{port}"]) == 1
-    assert "not ready" in capsys.readouterr().err
+    assert f"not ready: http://127.0.0.1:{port}: [Errno 111]" in capsys.readouterr().err
 
 
 def test_a_wrong_address_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,7 +33,7 @@ def run(argv: Sequence[str]) -> int:
     try:
         status, text = ask(scheme, host, port)
     except OSError as error:
-        print(f"not ready: {error}", file=sys.stderr)
+        print(f"not ready: {scheme}://{host}:{port}: {error} (--url asks at another address)", file=sys.stderr)
         return 1
     print(text, file=sys.stderr if status != 200 else sys.stdout)
     return int(status != 200)
