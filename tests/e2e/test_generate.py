@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from forearm.model.checkpoint.hub import DEMO_MODEL
+
 
 def generate(*argv: str, text: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "forearm", "generate", "--max-tokens", "8", "--temperature", "0", *argv]
@@ -22,6 +24,12 @@ def test_the_demo_model_goes_on_from_a_prompt_and_nothing_else_is_said() -> None
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.strip()
+
+
+def test_the_prompt_may_stand_behind_the_model_as_for_run() -> None:
+    said = generate(str(DEMO_MODEL), "A glacier is", "--raw").stdout
+
+    assert said == generate(str(DEMO_MODEL), "--prompt", "A glacier is", "--raw").stdout != ""
 
 
 def test_figures_and_the_log_come_when_asked_for() -> None:

@@ -56,6 +56,7 @@ def test_no_command_and_an_unknown_one_print_the_usage_and_fail() -> None:
     assert unknown.returncode == 2
     assert "there is no command server; did you mean serve?" in unknown.stderr
     assert "did you mean" not in run("xyzzy").stderr
+    assert "did you mean" not in run("create").stderr  # Ollama's, and not chat
     assert "there is no kind serv; did you mean serve?" in run("bench", "serv").stderr
 
 
@@ -65,6 +66,7 @@ def test_no_command_and_an_unknown_one_print_the_usage_and_fail() -> None:
         (["serve", "--device", "cuda"], "forearm serve: --device cuda: forearm runs on CPUs"),
         (["serve", "--no-such"], "forearm serve: unknown flag --no-such"),
         (["generate", "--messages", "/no/such/file"], "forearm generate: --messages /no/such/file: No such file"),
+        (["generate", "model", "ice", "--prompt", "ice"], "forearm generate: ice: the prompt is given by a flag, too"),
         (["chat", "--no-such"], "forearm chat: "),
         (["serve", "--ssl-keyfile", "/k"], "forearm serve: --ssl-keyfile /k: HTTPS needs a certificate, too"),
         (["serve", "--ssl-certfile", "/no/such"], "forearm serve: --ssl-certfile /no/such: no such file"),

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from forearm import __version__
 from forearm.descriptors import check_text, open_standard_streams
@@ -94,7 +94,7 @@ def _command(name: str, words: Sequence[str]) -> int:
     if name not in COMMANDS:
         import difflib
 
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.7)  # at 0.6 `create` is `chat`
         remedy = f"; did you mean {near[0]}?" if near else ""
         print(f"forearm: there is no command {name}{remedy}\n\n{USAGE}", file=sys.stderr)
         return 2
@@ -134,18 +134,16 @@ class _Terminated(SystemExit):
 
 def generate(argv: Sequence[str]) -> int:
     """`forearm generate [MODEL] [flags]`: the prompt is an argument, a file of messages or standard input."""
-    import json
     from dataclasses import replace
-    from pathlib import Path
 
     from forearm.config import configs
     from forearm.config.flags import CommandParser, read_line
 
     parser = CommandParser(
-        "forearm generate [MODEL] --prompt TEXT [flags]",
+        "forearm generate [MODEL] [--prompt] TEXT [flags]",
         "Answer one prompt here, without a server; warnings alone are logged unless --log-level says otherwise.",
     )
-    parser.add_argument("--prompt", help="the prompt; absent: standard input")
+    parser.add_argument("--prompt", help="the prompt, also without the flag behind MODEL; absent: standard input")
     parser.add_argument("--messages", metavar="FILE", help="JSON list of chat messages instead; - is standard input")
     parser.add_argument("--raw", action="store_true", help="go on from the prompt as it is, without the chat template")
     parser.add_argument("--max-tokens", type=int, default=256)
@@ -153,30 +151,43 @@ def generate(argv: Sequence[str]) -> int:
     parser.add_argument("--top-p", type=float)
     parser.add_argument("--top-k", type=int)
     parser.add_argument("--stats", action="store_true", help="print tokens and tokens/s after the answer")
-    line = read_line(parser, argv, configs.OFFLINE)
+    line = read_line(parser, argv, configs.OFFLINE, words=True)
+    given: str | None = line.rest.prompt  # "" is a prompt, too: a script's variable may be empty
+    if line.words and (given is not None or line.rest.messages):
+        raise ConfigError(f"{' '.join(line.words)}: the prompt is given by a flag, too; give one of them")
     from forearm import log
     from forearm.cli.generate import generate
 
     level = line.configs.engine.logging_level if "logging_level" in line.texts else "WARNING"
     log.set_up(replace(line.configs.engine, logging_level=level), "generate")
-    asked, file = None, line.rest.messages
-    if file:
-        try:
-            asked = json.loads(sys.stdin.read() if file == "-" else Path(file).read_text())
-        except OSError as error:
-            raise ConfigError(f"--messages {file}: {error.strerror}; name a JSON list of chat messages") from None
-        except ValueError as error:
-            raise ConfigError(f"--messages {file}: it is not JSON: {error}") from None
-        if not isinstance(asked, list):
-            raise ConfigError(f'--messages {file}: it must be a list, as [{{"role": "user", "content": "Hello"}}]')
+    asked: str | list[Any] | None = read_messages(line.rest.messages) if line.rest.messages else None
     if asked is not None and line.rest.raw:
         raise ConfigError("--raw: messages need the chat template; give --prompt instead of --messages")
     names = ("max_tokens", "temperature", "top_p", "top_k")
     sampling = {name: value for name in names if (value := getattr(line.rest, name)) is not None}
     if asked is None:
-        given = line.rest.prompt  # "" is a prompt, too: a script's variable may be empty
+        given = " ".join(line.words) if line.words else given
         asked = check_text("standard input", sys.stdin.read()) if given is None else check_text("--prompt", given)
     return generate(line.configs, asked, sampling, raw=line.rest.raw, stats=line.rest.stats)
+
+
+def read_messages(file: str) -> list[Any]:
+    """Read the chat messages of --messages; - is standard input.
+
+    Raises: ConfigError if the file cannot be read, or is no JSON list.
+    """
+    import json
+    from pathlib import Path
+
+    try:
+        asked = json.loads(sys.stdin.read() if file == "-" else Path(file).read_text())
+    except OSError as error:
+        raise ConfigError(f"--messages {file}: {error.strerror}; name a JSON list of chat messages") from None
+    except ValueError as error:
+        raise ConfigError(f"--messages {file}: it is not JSON: {error}") from None
+    if not isinstance(asked, list):
+        raise ConfigError(f'--messages {file}: it must be a list, as [{{"role": "user", "content": "Hello"}}]')
+    return asked
 
 
 def chat(argv: Sequence[str]) -> int:
