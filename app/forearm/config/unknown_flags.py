@@ -45,7 +45,7 @@ _ROWS: dict[str, str] = {
     "--no-cache-prompt": "write --no-enable-prefix-caching",
     "--reasoning-format": "write --reasoning-parser auto",
     "--reasoning-budget": "leave it out: requests have thinking_token_budget",
-    "--embedding --embeddings": "write --runner pooling",
+    "--embedding --embeddings": "leave it out for an embedding model; write --runner pooling for one that generates",
     "--pooling": """write --runner pooling --pooler-config '{"pooling_type": "MEAN"}'""",
     "--rerank --reranking": "leave it out: a model that reranks is served so",
     "--api-key-file": "write --api-keys-file, of YAML, JSON or TOML",
