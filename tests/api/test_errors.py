@@ -17,7 +17,7 @@ HELLO: Any = [{"role": "user", "content": "hello"}]
 def test_an_error_has_vllms_shape(server: Server) -> None:
     assert server.chat("x", model="no").json() == {
         "error": {
-            "message": "The model `no` does not exist.",
+            "message": "The model `no` does not exist. This server has `letters`, `org/letters`.",
             "type": "NotFoundError",
             "param": "model",
             "code": 404,

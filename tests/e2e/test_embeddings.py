@@ -273,10 +273,16 @@ def test_what_is_wrong_is_named_with_400(served: Served, path: str, body: dict[s
     [
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
         ("/v1/completions", {"prompt": "a"}),
+        ("/v1/responses", {"input": "a"}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2, "model": ""}),
     ],
 )
 def test_a_model_that_pools_generates_nothing(served: Served, path: str, body: dict[str, Any]) -> None:
-    assert served.http.post(path, json=body).status_code == 400
+    """A chat was told to send `input` instead of messages, a response that it has no chat template."""
+    reply = served.http.post(path, json=body)
+
+    told = "The model does not generate text: it makes vectors of texts; use /v1/embeddings"
+    assert (reply.status_code, reply.json()["error"]["message"]) == (400, told)
 
 
 def test_an_unknown_model_is_not_found(served: Served) -> None:
@@ -368,4 +374,4 @@ def test_a_gguf_file_of_the_model_is_served(served: Served, tmp_path: Path) -> N
         assert np.array_equal(embed(other, TEXTS), embed(served, TEXTS))
         assert scores[0]["score"] > scores[1]["score"]
         assert chat.status_code == 400
-        assert "pooling model" in chat.json()["error"]["message"]
+        assert "use /v1/embeddings" in chat.json()["error"]["message"]

@@ -14,7 +14,7 @@ from forearm.api.generation.request_bodies import GenerationBody
 from forearm.api.generation.response_bodies import ChunkHead
 from forearm.api.http.caller import Caller
 from forearm.config.api_config import ApiConfig
-from forearm.errors import ModelNotFound
+from forearm.errors import InvalidRequest, ModelNotFound
 from forearm.text.grammars.lark import warnings_of
 
 
@@ -45,6 +45,14 @@ class Heading:
             system_fingerprint=self.system_fingerprint,
             warnings=self.warnings,
         )
+
+
+# By the first task of a pooling model: what it does with texts, and where.
+_INSTEAD = {
+    "classify": ("classifies texts", "/classify or /score"),
+    "embed": ("makes vectors of texts", "/v1/embeddings"),
+    "token_embed": ("makes a vector for each token", "/pooling or /score"),
+}
 
 
 @dataclass(frozen=True)
@@ -81,10 +89,16 @@ class ServedModel:
         Raises: ModelNotFound.
         """
         if asked and asked not in (*self.names, self.path):  # "" counts as absent, as in vLLM
-            raise ModelNotFound(f"The model `{asked}` does not exist.")
+            raise ModelNotFound(f"The model `{asked}` does not exist. This server has `{'`, `'.join(self.names)}`.")
         return asked or self.names[0]
 
     def heading(self, prefix: str, body: GenerationBody, caller: Caller) -> Heading:
-        """Return what all answers to this request have in common. Raises: ModelNotFound."""
+        """Return what all generated answers to this request have in common.
+
+        Raises: ModelNotFound; InvalidRequest if the model makes vectors or scores.
+        """
         name = self.name(body.model)
+        if "completions" not in self.tasks:
+            does, there = _INSTEAD[self.tasks[0]]
+            raise InvalidRequest(f"The model does not generate text: it {does}; use {there}", "model")
         return Heading(f"{prefix}-{body.request_id or caller.request_id}", int(time.time()), name, self.fingerprint)

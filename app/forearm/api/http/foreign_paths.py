@@ -34,7 +34,10 @@ _ROWS: dict[str, str] = {
     "/slots": "use GET /load: it tells how many requests are open",
     "/lora-adapters": _NO_LORA,
     "/models/load /models/unload": _ONE_MODEL,
-    # TGI
+    # TGI and text-embeddings-inference
+    "/embed /embed_all": "use /v1/embeddings",
+    "/predict": "use /classify",
+    "/similarity": "use /score",
     "/generate /generate_stream": "use /v1/completions",
     "/info": "use GET /v1/models",
     # vLLM, and OpenAI through vLLM
