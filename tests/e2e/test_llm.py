@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,17 @@ def test_a_template_without_tools_is_told_of_them_by_a_message(llm: LLM) -> None
 
     assert chat.prompt is not None
     assert '"name": "weather"' in chat.prompt
+
+
+def test_a_template_gets_contents_in_the_form_that_is_asked_for(llm: LLM) -> None:
+    asked = partial(llm.chat, QUESTION, GREEDY, use_tqdm=False, chat_template="{{ messages[0].content }}")
+
+    (text,), (parts,) = asked(chat_template_content_format="string"), asked(chat_template_content_format="openai")
+
+    assert text.prompt == asked()[0].prompt == QUESTION[0]["content"]
+    assert parts.prompt == str([{"type": "text", "text": QUESTION[0]["content"]}])
+    with pytest.raises(InvalidRequest, match="chat_template_content_format is 'parts': write auto, string or openai"):
+        asked(chat_template_content_format="parts")
 
 
 def test_without_parameters_the_models_own_advice_is_taken(llm: LLM) -> None:

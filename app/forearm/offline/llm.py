@@ -30,7 +30,7 @@ from forearm.offline.arguments import for_throughput, settings_of
 from forearm.offline.beams import BeamSearchOutput, search
 from forearm.offline.outputs import RequestOutput, RequestOutputKind, View
 from forearm.offline.pooling import PoolingCalls
-from forearm.offline.prompts import Prompt, chat_prompt, conversations, listed, text_or_ids
+from forearm.offline.prompts import Prompt, as_parts, chat_prompt, conversations, listed, text_or_ids
 from forearm.offline.run import Bars, OfflineRequest, Progress, Run
 from forearm.offline.sampling_params import SamplingParams, params_of
 from forearm.offline.shared_loop import LoopConnection, SharedLoop
@@ -159,6 +159,7 @@ class LLM(PoolingCalls):
         use_tqdm: Bars = True,
         lora_request: None = None,
         chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
@@ -185,6 +186,7 @@ class LLM(PoolingCalls):
                 tools,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
+                as_parts=as_parts(chat_template_content_format),
                 kwargs=chat_template_kwargs,
                 keeps_states=self._loop.scheduler.blocks.keeps_states,
             )

@@ -85,6 +85,7 @@ def chat_prompt(
     *,
     add_generation_prompt: bool,
     continue_final_message: bool,
+    as_parts: bool,
     kwargs: Mapping[str, Any] | None,
     keeps_states: bool,
 ) -> tuple[str, list[int], int]:
@@ -93,7 +94,7 @@ def chat_prompt(
     keeps_states: the number is of use to the engine; otherwise it is 0.
     Raises: InvalidRequest.
     """
-    render = partial(render_chat, template, tools=tools, kwargs=kwargs)
+    render = partial(render_chat, template, tools=tools, as_parts=as_parts, kwargs=kwargs)
     text = render(
         messages,
         add_generation_prompt=add_generation_prompt and not continue_final_message,
@@ -108,6 +109,19 @@ def chat_prompt(
     # The template has written the special tokens already.
     ids, system_tokens = tokenizer.encode_from(text, end, add_special_tokens=False)
     return text, ids, system_tokens
+
+
+def as_parts(content_format: str) -> bool:
+    """Return whether a template gets each message's content as a list of parts, by vLLM's names of formats.
+
+    Raises: InvalidRequest for another name.
+    """
+    if content_format not in ("auto", "string", "openai"):
+        remedy = "write auto, string or openai"
+        raise InvalidRequest(
+            f"chat_template_content_format is {content_format!r}: {remedy}", "chat_template_content_format"
+        )
+    return content_format == "openai"
 
 
 def _is_id(value: object) -> bool:
