@@ -27,6 +27,10 @@ REFUSED = {
     "--plot-dataset-stats": "it is not supported; --save-detailed has every request's lengths",
     "--self-timed": "traces with arrival times are not supported",
     "--probe-request-rate": "it is not supported; run a second bench beside this one",
+    **dict.fromkeys(
+        ("--hf-split", "--hf-subset", "--hf-name", "--hf-output-len"),
+        "data sets of Hugging Face's hub are not read; write one as a JSONL of prompts: --dataset-name custom",
+    ),
 }
 
 

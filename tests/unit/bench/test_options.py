@@ -94,6 +94,7 @@ def test_the_endpoint_follows_from_the_backend_and_random_answers_are_as_long_as
         ("--backend tgi", "invalid choice: 'tgi'"),
         ("--use-beam-search", "--use-beam-search: write --extra-body"),
         ("--plot_timeline", "--plot-timeline: it is not supported"),
+        ("--dataset-name hf --hf-split train", "--hf-split: data sets of Hugging Face's hub are not read; write one"),
         ("--ramp-up-strategy linear", "give --ramp-up-start-rps and --ramp-up-end-rps"),
         ("--ramp-up-strategy linear --request-rate 3", "leave out --request-rate"),
         ("--no-such-flag", "unrecognized arguments: --no-such-flag"),
