@@ -18,7 +18,7 @@ from tests.masked import Writer
 
 from forearm.errors import InvalidRequest
 from forearm.model.checkpoint.hub import DEMO_MODEL
-from forearm.text.grammars.constraints import ConstraintRequest, grammar_of, schema_expression
+from forearm.text.grammars.constraints import ConstraintRequest, constraint_request, grammar_of, schema_expression
 from forearm.text.grammars.grammar_check import GrammarCheck
 from forearm.text.grammars.lark import Lark
 
@@ -127,6 +127,17 @@ def test_white_space_between_the_parts_of_json_has_an_end() -> None:
     for space, most in ((" ", 1), ("\n", 2), ("\t", 0)):
         (token,) = WRITER.tokenizer.encode(space, add_special_tokens=False)
         assert matcher.allowed_prefix([*WRITER.tokenizer.encode("["), *[token] * 100]) == 1 + most
+
+
+@pytest.mark.parametrize(("pattern", "spaces"), [("", 0), ("[ ]{0,3}", 3), (None, 1)])
+def test_a_pattern_of_white_space_replaces_the_rule_and_an_empty_one_allows_none(
+    pattern: str | None, spaces: int
+) -> None:
+    asked = {"json": {"type": "array", "items": {"type": "null"}}, "whitespace_pattern": pattern}
+    matcher = WRITER.grammars.start(grammar_of(constraint_request(asked, "f"), {})).result()
+    (token,) = WRITER.tokenizer.encode(" ", add_special_tokens=False)
+
+    assert matcher.allowed_prefix([*WRITER.tokenizer.encode("["), *[token] * 10]) == 1 + spaces
 
 
 def test_json_may_be_printed_over_lines() -> None:

@@ -43,7 +43,7 @@ async def answer_grammar(body: GenerationBody, grammars: GrammarCheck, any_white
 
 def _asked(body: GenerationBody) -> Iterator[ConstraintRequest]:
     """Yield every constraint that the request asks for. Raises: InvalidRequest."""
-    white_space, given = body.guided_whitespace_pattern or "", body.response_format
+    white_space, given = body.guided_whitespace_pattern, body.response_format
     if given is not None:
         others = given.model_extra or {}
         schema = given.json_schema.schema_ if given.json_schema is not None else others.get("schema")

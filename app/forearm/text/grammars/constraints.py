@@ -32,18 +32,21 @@ _LARK = re.compile(r"^\s*\??start\s*:(?!:=)", re.MULTILINE)
 class ConstraintRequest:
     """One constraint of a request. kind: one of KINDS. field: the request's field, for error messages.
 
-    any_whitespace: JSON may have white space between its parts. white_space: a regular expression for it, or "".
+    any_whitespace: JSON may have white space between its parts. white_space: a regular expression for it, where the
+    request has one; "" allows none.
     """
 
     kind: str
     value: Any
     field: str
     any_whitespace: bool = True
-    white_space: str = ""
+    white_space: str | None = None
 
     def json_options(self) -> dict[str, Any]:
         """Return llguidance's options for JSON."""
-        if self.white_space:
+        if self.white_space == "":
+            return {"whitespace_flexible": False}
+        if self.white_space is not None:
             return {"whitespace_pattern": self.white_space}
         return {"whitespace_pattern": _WHITE_SPACE} if self.any_whitespace else {"whitespace_flexible": False}
 
@@ -65,7 +68,7 @@ def constraint_request(given: Mapping[str, Any], field: str) -> ConstraintReques
         given[found[0]],
         field,
         any_whitespace=not given.get("disable_any_whitespace"),
-        white_space=given.get("whitespace_pattern") or "",
+        white_space=given.get("whitespace_pattern"),
     )
 
 
@@ -79,7 +82,7 @@ def grammar_of(asked: ConstraintRequest, special: Mapping[str, int]) -> str:
 
 
 def schema_expression(
-    lark: Lark, schema: Any, field: str, *, any_whitespace: bool = True, white_space: str = ""
+    lark: Lark, schema: Any, field: str, *, any_whitespace: bool = True, white_space: str | None = None
 ) -> str:
     """Return a rule for JSON that fits this schema, as a part of the grammar in `lark` (for arguments of a call, say).
 
