@@ -1,4 +1,4 @@
-"""What to write instead of a flag that forearm does not have: llama-server's counterparts, or the nearest name.
+"""Remedies of flags that forearm does not have: counterparts of llama-server's, or the nearest name.
 
 REMEDIES has the flags that llama-server's users write most, by the names of llama.cpp's tools/server/README.md, as
 docs/from-llama-cpp.md has them. Without them the nearest name would be one of another meaning, and argparse reads
