@@ -1,4 +1,4 @@
-"""Counterparts of paths that clients of Ollama, llama-server, TGI and vLLM ask for, and which this server does not have.
+"""Counterparts of paths that clients of Ollama, llama-server, TGI and vLLM ask for and this server does not have.
 
 docs/from-ollama.md, docs/from-llama-cpp.md and docs/from-vllm.md have the same counterparts.
 """
