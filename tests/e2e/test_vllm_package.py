@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -60,6 +61,19 @@ def test_the_command_and_the_old_module_are_forearms() -> None:
         assert [card["id"] for card in listed] == ["old"]
     finally:
         stop(server)
+
+
+def test_the_module_of_batches_is_forearms(tmp_path: Path) -> None:
+    body = {"prompt": "A glacier is", "max_tokens": 3}
+    (tmp_path / "in.jsonl").write_text(
+        json.dumps({"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": body}) + "\n"
+    )
+
+    files = ["-i", str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out.jsonl")]
+    done = python("-m", "vllm.entrypoints.openai.run_batch", *files)
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "out.jsonl").read_text())["response"]["status_code"] == 200
 
 
 def answers(port: int) -> bool:
