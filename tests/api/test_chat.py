@@ -210,6 +210,9 @@ def test_contents_may_come_in_parts_of_text(server: Server) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
 
     assert server.chat(parts).json()["choices"][0]["message"]["content"] == "a\nb"
+    # vLLM takes texts themselves, too.
+    assert server.chat(["a", "b"]).json()["choices"][0]["message"]["content"] == "a\nb"
+    assert server.chat([5]).status_code == 400
 
 
 def test_an_answer_can_go_on_from_the_last_message(server: Server) -> None:

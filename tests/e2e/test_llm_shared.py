@@ -187,6 +187,11 @@ def test_a_closed_llm_says_so_also_to_threads_that_wait() -> None:
         (lambda llm: llm.chat("hello"), r"messages is 'hello'; write \[{'role': 'user', 'content': 'Hello'}\]"),
         (lambda llm: llm.chat(["hello"]), "messages has 'hello' for a conversation"),
         (lambda llm: llm.chat([{"content": "hello"}]), "a message is .*, without a role"),
+        (
+            lambda llm: llm.chat([{"role": "user", "content": [5]}]),
+            r"messages\[0\].content has 5 for a part; write a text",
+        ),
+        (lambda llm: llm.chat([{"role": "user", "content": b"a"}]), r"messages\[0\].content is b'a'; decode it"),
         (lambda llm: llm.chat([{"role": "user", "content": "a"}], {"n": 1}), "a dict; write SamplingParams"),
         (lambda llm: llm.embed("x"), "load it with runner='pooling'"),
         (lambda llm: llm.beam_search(["x"], GREEDY), "write BeamSearchParams"),

@@ -105,7 +105,8 @@ async def chat_of(request: ResponsesQuestion, serving: ServingChat, prompts: Pro
         room = min(candidate.most_tokens or context, max(1, context // _ANSWER_SHARE))
         # A chat with more characters than the context could ever hold need not be rendered.
         contents = [message.content or "" for message in candidate.messages]
-        letters = sum(len(one) if isinstance(one, str) else sum(len(part["text"]) for part in one) for one in contents)
+        parts = [part for one in contents for part in ([one] if isinstance(one, str) else one)]
+        letters = sum(len(part) if isinstance(part, str) else len(part["text"]) for part in parts)
         fits = letters <= context * prompts.tokenizer.longest_token
         if fits and len(await serving.prompt(candidate)) + room <= context:
             high = middle

@@ -135,10 +135,20 @@ def _plain(number: int, message: Mapping[str, Any], as_parts: bool) -> Json:
     return plain if reasoning is None else {**plain, **dict.fromkeys(_REASONING, reasoning)}
 
 
-def _content(number: int, content: str | list[Json] | None, as_parts: bool) -> Any:
+def _content(number: int, content: str | list[Json] | list[str] | None, as_parts: bool) -> Any:
+    if isinstance(content, bytes):  # which Jinja would write as such
+        raise InvalidRequest(
+            f"messages[{number}].content is {content!r:.100}; decode it, it must be a text", "messages"
+        )
     if isinstance(content, list):
         texts: list[str] = []
         for part in content:
+            if isinstance(part, str):  # as vLLM takes it
+                texts.append(part)
+                continue
+            if not isinstance(part, Mapping):
+                remedy = "write a text, or an object with type and text"
+                raise InvalidRequest(f"messages[{number}].content has {part!r:.100} for a part; {remedy}", "messages")
             kind = part.get("type", "text")
             text = part.get("refusal" if kind == "refusal" else "text")
             if kind not in _TEXT_PARTS:
