@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import ssl
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -168,6 +170,13 @@ def test_https_with_a_certificate(tmp_path: Path) -> None:
         assert served.chat(max_tokens=3).status_code == 200
         with pytest.raises(httpx.TransportError):
             httpx.get(served.url.replace("https", "http"), timeout=60)
+        chat = [sys.executable, "-m", "forearm", "chat", "--url", served.url, "-q", "What is ice?", "--max-tokens", "3"]
+        unknown = subprocess.run(chat, capture_output=True, text=True, timeout=60)
+        named = subprocess.run(
+            chat, capture_output=True, text=True, timeout=60, env={**os.environ, "SSL_CERT_FILE": str(certificate)}
+        )
+    assert unknown.stderr.endswith("or of its authority, in the variable SSL_CERT_FILE\n")
+    assert (named.returncode, named.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,10 @@ class Client:
         self._model = model
 
     def _unreachable(self, error: httpx.HTTPError) -> EngineUnavailable:
-        return EngineUnavailable(f"{self._http.base_url}: {error or type(error).__name__}; {self._remedy}")
+        remedy = self._remedy
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            remedy = "name the file of the certificate, or of its authority, in the variable SSL_CERT_FILE"
+        return EngineUnavailable(f"{self._http.base_url}: {error or type(error).__name__}; {remedy}")
 
 
 def lines() -> Iterator[str]:
