@@ -44,10 +44,10 @@ tools, of a prompt, and of an answer, where two prompts parted (the third with t
 chunk's end while a slot is free. The second chat with a system prompt of 1500 tokens has its first token after 0.25 of
 the time that it took when only the third went on there (LFM2-1.2B and 4 layers of Qwen3.5-9B, int4, a Xeon with AMX,
 two cores); with one of 400 tokens 0.26, and the first chat waits 3 to 4 % longer. A copy takes 0.16 MiB for LFM2-1.2B,
-50.6 MiB for Qwen3.5-9B. [Speculation](speculation.md) works for them, too; a draft model may not keep states. Latent attention
-(`deepseek_v2`, `deepseek_v3`, `deepseek_v32`, `glm4_moe_lite`, `glm_moe_dsa`, `minicpm3`, `axk1`, `longcat_flash`,
-`kimi_linear`, `bailing_hybrid`, `hy_v4`, `axk2`, `dots3_note_text`) attends to latents in prompts as in decoding: a
-token is the same in a chunk and alone. In `deepseek_v32`, `glm_moe_dsa`, `hy_v4`, `axk2` and some layers of
+50.6 MiB for Qwen3.5-9B. [Speculation](speculation.md) works for them; a draft model may not keep states.
+Latent attention (`deepseek_v2`, `deepseek_v3`, `deepseek_v32`, `glm4_moe_lite`, `glm_moe_dsa`, `minicpm3`, `axk1`,
+`longcat_flash`, `kimi_linear`, `bailing_hybrid`, `hy_v4`, `axk2`, `dots3_note_text`) attends to latents in prompts as in
+decoding: a token is the same in a chunk and alone. In `deepseek_v32`, `glm_moe_dsa`, `hy_v4`, `axk2` and some layers of
 `dots3_note_text`, whose others see a window of 512, a token attends to the 2,048 keys that the layer's indexer chooses,
 or an earlier layer's in GLM-5.2 and Hy4. In `minimax_m3_vl_text` each kv head attends to 16 blocks of 128
 keys that the layer's indexer chooses for it. In `qwen4_exp_text` all heads attend to complete blocks of keys that its
