@@ -20,7 +20,8 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.names import parts
 from forearm.model.checkpoint.unread_tensors import unread_names
-from forearm.model.families.encoders.bert_like import distance_buckets, embedded_distances
+from forearm.model.families.encoders.bert_like import distance_buckets
+from forearm.model.families.encoders.deberta import embedded_distances
 from forearm.model.families.encoders.dense import Dense
 from forearm.model.families.families import read_config
 from forearm.model.pooling.plan import PoolingAsked, PoolingPlan

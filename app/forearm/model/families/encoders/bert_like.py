@@ -48,11 +48,6 @@ _MPNET = BERT | {
     "pre_mlp_norm": "attention.LayerNorm",
     "attention_bias": "encoder.relative_attention_bias",
 }
-_DEBERTA = BERT | {
-    **{part: f"attention.self.{name}_proj" for part, name in (("q", "query"), ("k", "key"), ("v", "value"))},
-    "distances": "encoder.rel_embeddings",
-    "distance_norm": "encoder.LayerNorm",
-}
 _GTE = {
     "embed": "embeddings.word_embeddings",
     "types": "embeddings.token_type_embeddings",
@@ -90,7 +85,7 @@ _NOMIC_KEYS = {
 
 def bert(inputs: FamilyInputs) -> ModelConfig:
     """BERT: MiniLM, bge-*-en, e5-*, mxbai, ms-marco rerankers."""
-    return _learned(inputs.with_defaults(max_position_embeddings=512), 0, BERT)
+    return learned(inputs.with_defaults(max_position_embeddings=512), 0, BERT)
 
 
 def roberta(inputs: FamilyInputs) -> ModelConfig:
@@ -101,11 +96,16 @@ def roberta(inputs: FamilyInputs) -> ModelConfig:
     keys = inputs.keys
     if keys.get("position_embedding_type") == "rotary":
         return jina_v3(inputs.with_defaults(rope_theta=keys.number("rotary_emb_base", 10_000.0)))
-    inputs = inputs.with_defaults(pad_token_id=1, max_position_embeddings=512)
-    padding = inputs.keys.integer("pad_token_id")
+    inputs = inputs.with_defaults(max_position_embeddings=512)
+    return learned(inputs, padding_of(inputs, 1) + 1, BERT)
+
+
+def padding_of(inputs: FamilyInputs, default: int) -> int:
+    """Return the id of the padding token, after which the positions of a RoBERTa begin."""
+    padding = inputs.keys.integer("pad_token_id", default)
     if not 0 <= padding < 1024:
         raise inputs.keys.wrong("pad_token_id", "0 to 1023: the model's positions begin after it")
-    return _learned(inputs, padding + 1, BERT)
+    return padding
 
 
 def distilbert(inputs: FamilyInputs) -> ModelConfig:
@@ -119,7 +119,7 @@ def distilbert(inputs: FamilyInputs) -> ModelConfig:
         "intermediate_size": keys.integer("hidden_dim", 3072),
         "hidden_act": keys.text("activation", "gelu"),
     }
-    return _learned(inputs.with_defaults(type_vocab_size=0, max_position_embeddings=512, **named), 0, _DISTIL)
+    return learned(inputs.with_defaults(type_vocab_size=0, max_position_embeddings=512, **named), 0, _DISTIL)
 
 
 def mpnet(inputs: FamilyInputs) -> ModelConfig:
@@ -127,39 +127,7 @@ def mpnet(inputs: FamilyInputs) -> ModelConfig:
     if inputs.keys.integer("relative_attention_num_buckets", 32) != 32:
         raise inputs.keys.wrong("relative_attention_num_buckets", "32, whatever the number of rows: the model's code")
     inputs = inputs.with_defaults(max_position_embeddings=512, type_vocab_size=0)
-    return replace(_learned(inputs, 2, _MPNET), distance_buckets=distance_buckets(32, 128))
-
-
-def deberta_v2(inputs: FamilyInputs) -> ModelConfig:
-    """DeBERTa v2 and v3: mxbai-rerank v1, NLI classifiers; BERT with disentangled attention."""
-    keys = inputs.keys
-    heads, width = keys.integer("num_attention_heads"), keys.integer("hidden_size")
-    for key, only in (
-        ("relative_attention", True), ("share_att_key", True), ("norm_rel_ebd", "layer_norm"), ("conv_kernel_size", 0),
-        ("embedding_size", width), ("attention_head_size", width // heads), ("pooler_hidden_size", width),
-    ):  # fmt: skip
-        absent = False if only is True else "none" if key == "norm_rel_ebd" else only
-        if (absent if keys.get(key) is None else keys.get(key)) != only:
-            raise keys.wrong(key, json.dumps(only))
-    terms = keys.get("pos_att_type")
-    listed = [term.strip() for term in terms.lower().split("|")] if isinstance(terms, str) else terms
-    if not isinstance(listed, list) or sorted(map(str, listed)) != ["c2p", "p2c"]:
-        raise keys.wrong("pos_att_type", '["p2c", "c2p"]')
-    inputs = inputs.with_defaults(max_position_embeddings=512, type_vocab_size=0, layer_norm_eps=1e-7)
-    reach = keys.integer("max_relative_positions", -1)
-    reach = reach if reach > 0 else inputs.keys.integer("max_position_embeddings")
-    span = keys.integer("position_buckets", -1)
-    if not 2 < reach <= MOST_DISTANCE or span > MOST_DISTANCE or 0 <= span < 4:
-        key = "position_buckets" if 2 < reach <= MOST_DISTANCE else "max_relative_positions"
-        raise keys.wrong(key, f"4 to {MOST_DISTANCE}, or -1")
-    keys.get("legacy")  # marks it as read: it concerns a head for pretraining
-    return replace(
-        _learned(inputs, 0, _DEBERTA),
-        learned_positions=keys.flag("position_biased_input", True),
-        attention_scale=(3 * (width // heads)) ** -0.5,
-        distance_buckets=embedded_distances(span, reach),
-        distance_bias="embedded",
-    )
+    return replace(learned(inputs, 2, _MPNET), distance_buckets=distance_buckets(32, 128))
 
 
 def nomic_bert(inputs: FamilyInputs) -> ModelConfig:
@@ -223,7 +191,7 @@ def rotary_encoder(inputs: FamilyInputs, names: dict[str, str], *, gated: bool, 
     )
 
 
-def _learned(inputs: FamilyInputs, first_position: int, names: dict[str, str]) -> ModelConfig:
+def learned(inputs: FamilyInputs, first_position: int, names: dict[str, str]) -> ModelConfig:
     """Return a BERT with learned positions, a feed-forward without gate, and biases."""
     keys = inputs.keys
     if keys.text("position_embedding_type", "absolute") != "absolute":
@@ -290,23 +258,3 @@ def distance_buckets(buckets: int, reach: int) -> tuple[int, ...]:
     shared = np.minimum(exact + (ratio * np.float32(half - exact)).astype(np.int64), half - 1)
     one_way = np.where(distance < exact, distance, shared)
     return (*one_way[::-1].tolist(), *(one_way[1:] + half).tolist())
-
-
-def embedded_distances(span: int, reach: int) -> tuple[int, ...]:
-    """Return DeBERTa's embedding, a row of 2 * span, of each distance key - query from -reach to reach.
-
-    Distances up to span / 2 have a row each; farther ones share rows by their logarithm, rounded up in float32 as
-    transformers rounds it. span: -1: each distance up to `reach` has a row, 2 * reach in all.
-    Source: He et al. 2021, arXiv:2111.09543; the rows are those of transformers' DebertaV2Model.
-    """
-    import numpy as np
-
-    bucket = np.arange(reach + 1)
-    half = span // 2
-    if 0 < half < reach - 1:
-        ratio = np.log(np.maximum(bucket, half).astype(np.float32) / np.float32(half))
-        ratio = ratio / np.log(np.float32((reach - 1) / half)) * np.float32(half - 1)
-        bucket = np.where(bucket <= half, bucket, np.ceil(ratio).astype(np.int64) + half)
-    span = span if span > 0 else reach
-    rows = np.concatenate([span + bucket[::-1], span - bucket[1:]])  # of query - key, descending
-    return tuple(np.clip(rows, 0, 2 * span - 1).tolist())

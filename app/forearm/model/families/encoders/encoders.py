@@ -8,7 +8,7 @@ from dataclasses import replace
 from forearm.model.families import switches
 from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig, Rope
 from forearm.model.families.decoder import ACTIVATIONS, FamilyInputs, activation, decoder, positions, sizes
-from forearm.model.families.encoders import bert_like
+from forearm.model.families.encoders import bert_like, deberta
 from forearm.model.families.encoders.bert_like import MOST_DISTANCE, distance_buckets
 from forearm.model.families.encoders.dense import Dense
 from forearm.model.families.encoders.jina_v2 import jina_v2
@@ -199,7 +199,7 @@ ENCODERS: dict[str, Callable[[FamilyInputs], ModelConfig]] = {
     "jina_bert_v2": jina_v2,
     "jina_embeddings_v3": bert_like.jina_v3,
     "mpnet": bert_like.mpnet,
-    "deberta-v2": bert_like.deberta_v2,
+    "deberta-v2": deberta.deberta_v2,
     "t5": t5,
     "mt5": mt5,
     "umt5": umt5,
