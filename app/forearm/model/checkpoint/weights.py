@@ -44,7 +44,7 @@ from forearm.model.checkpoint.weight_cache import (
     save_weights,
 )
 from forearm.model.families.matrices import matrices
-from forearm.model.pooling.adapters import AdaptedTensor
+from forearm.model.pooling.adapters import SummedTensor
 from forearm.model.quantization.centred import CentredWeights
 from forearm.model.quantization.codes import CodedMatrix, Codes, column_order, dequantized, expressed
 from forearm.model.quantization.quality import log_loss
@@ -257,7 +257,7 @@ class Loader:
             step = max(1, PIECE_BYTES // row_bytes)
             for row in range(0, part.shape[0], step):
                 piece = part.rows(row, min(row + step, part.shape[0]))
-                values = stored.rows(files, piece) if isinstance(stored, AdaptedTensor) else mapping.rows(stored, piece)
+                values = stored.rows(files, piece) if isinstance(stored, SummedTensor) else mapping.rows(stored, piece)
                 target.load_matrix(part.name, values, stored.float_dtype, part.at + row)
                 mapping.release(stored.begin + piece.start * row_bytes, stored.begin + (piece[-1] + 1) * row_bytes)
                 self._bar.update(len(piece) * row_bytes)

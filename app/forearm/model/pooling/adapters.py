@@ -53,7 +53,21 @@ class Adapter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaptedTensor(StoredTensor):
+class SummedTensor(StoredTensor):
+    """A float matrix to which something is added as it is read."""
+
+    @property
+    def float_dtype(self) -> DTypeName:
+        """The dtype of the sum."""
+        return "float32"
+
+    def rows(self, files: Files, rows: range) -> Float32Array:
+        """Return rows of the sum, float32 [rows, columns]."""
+        return widened(files.mapping(self.path).rows(self, rows), FLOATS[self.dtype][0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptedTensor(SummedTensor):
     """A float matrix and the adapter's product that is added to it.
 
     left: [tasks, rows, rank]; right: [tasks, rank, columns]. adapter: of a task; None: both have no tasks.
@@ -63,16 +77,11 @@ class AdaptedTensor(StoredTensor):
     right: StoredTensor
     adapter: Adapter | None
 
-    @property
-    def float_dtype(self) -> DTypeName:
-        """The dtype of the sum."""
-        return "float32"
-
     def rows(self, files: Files, rows: range) -> Float32Array:
         """Return rows of the sum, float32 [rows, columns]."""
         import numpy as np
 
-        own = widened(files.mapping(self.path).rows(self, rows), FLOATS[self.dtype][0])
+        own = super().rows(files, rows)
         left, right = (files.floats(one) for one in (self.left, self.right))
         if self.adapter:
             left, right = left[self.adapter.number], np.float32(self.adapter.scale) * right[self.adapter.number]
