@@ -233,7 +233,8 @@ LayerKind layer_of(const py::handle& layer) {
 MatrixSpec matrix_of(const py::handle& matrix) {
   std::vector<MatrixPart> parts;
   for (const py::handle& part : matrix.attr("parts"))
-    parts.push_back({part.attr("name").cast<std::string>(), part.attr("rows").cast<int64_t>()});
+    parts.push_back(
+        {part.attr("name").cast<std::string>(), part.attr("rows").cast<int64_t>(), part.attr("bias").cast<bool>()});
   const Role role = one_of<Role>("role", matrix.attr("role").cast<std::string>(),
                                  {{"embedding", Role::embedding},
                                   {"table", Role::table},
@@ -274,7 +275,8 @@ void read_kinds(const py::object& from, Config& c) {
   c.distance_bias = one_of<DistanceBiasKind>("distance_bias", name("distance_bias"),
                                              {{"shared", DistanceBiasKind::shared},
                                               {"each_layer", DistanceBiasKind::each_layer},
-                                              {"embedded", DistanceBiasKind::embedded}});
+                                              {"embedded", DistanceBiasKind::embedded},
+                                              {"embedded_apart", DistanceBiasKind::embedded_apart}});
   c.qk_norm = one_of<QkNorm>(
       "qk_norm", name("qk_norm"),
       {{"none", QkNorm::none}, {"head", QkNorm::head}, {"each_head", QkNorm::each_head}, {"full", QkNorm::full}});
@@ -373,6 +375,8 @@ Config config_of(const py::object& from, const py::object& matrices) {
   read(from, "fuses", c.fuses);
   read(from, "keeps_hidden", c.keeps_hidden);
   if (c.keeps_hidden) c.layers.push_back({std::monostate{}, std::nullopt});
+  read(from, "embed_width", c.embed_width);
+  c.dropped_token = from.attr("dropped_token").cast<std::optional<int32_t>>();
   read(from, "modules", c.modules);
   read(from, "pooled", c.pooled);
   for (const py::handle& dense : from.attr("dense")) c.dense.push_back(dense_of(dense));

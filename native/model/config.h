@@ -245,6 +245,7 @@ enum class Role {
 struct MatrixPart {
   std::string name;
   int64_t rows;
+  bool bias = true;  // if its matrix has one
 };
 
 // One packed matrix: MatrixSpec in C++. Its parts follow each other, each padded to whole panels, or their panels
@@ -270,7 +271,7 @@ struct DenseKind {
   int64_t head = 0;  // layers of one head follow each other; the first of each reads the pooled row
 };
 
-enum class DistanceBiasKind { shared, each_layer, embedded };
+enum class DistanceBiasKind { shared, each_layer, embedded, embedded_apart };
 
 struct Config {
   int64_t vocab_size, hidden, heads, kv_heads, head_dim, max_positions;
@@ -292,6 +293,10 @@ struct Config {
   bool fuses = false;
   // A step keeps all rows behind the last layer, before the final norm; an empty layer is then the last of `layers`.
   bool keeps_hidden = false;
+  // Numbers of an embedding, which a matrix makes a row of `hidden` numbers of behind its norm; 0: it has as many.
+  int64_t embed_width = 0;
+  // Embeddings of this token are 0, and those of a text that has it grow as if they had been dropped; none: they don't.
+  std::optional<int32_t> dropped_token = std::nullopt;
   bool modules = false;  // torch computes the modules, and the executor what they call (modules.h)
   bool pooled = false;   // no head: a step returns the final norm's outputs; prompts are computed whole
   std::vector<DenseKind> dense;
@@ -344,7 +349,14 @@ struct Config {
   const NgramKind* ngrams() const;  // of a layer, whose sizes all have; null: none has
   // Rows of the bias of attention, each with a value for every head, or of the embeddings of distances.
   int64_t bias_rows() const;
-  bool distance_embeddings() const { return distance_bias == DistanceBiasKind::embedded; }
+  bool distance_embeddings() const { return distance_bias == DistanceBiasKind::embedded || distances_apart(); }
+  // Embeddings of distances have no norm, and matrices of their own.
+  bool distances_apart() const { return distance_bias == DistanceBiasKind::embedded_apart; }
+  int64_t embedding_columns() const { return embed_width ? embed_width : hidden; }
+  // The first layer reads what is projected of the embedding, whose norm stands before the projection.
+  bool projects_embedding(size_t layer) const {
+    return layer == 0 && embed_width && norm_residual == NormResidual::all;
+  }
   bool has_latents() const;  // some layers have latent attention
   bool joint_gates() const;  // some of them LatentKind's
   // A latent attention of the model whose indexer has the sizes of all; null: it has none.

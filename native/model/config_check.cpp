@@ -267,6 +267,11 @@ void check_embedded(const Config& c) {
 
 void check_pooling(const Config& c) {
   in_range("token_types", c.token_types, 0, 1024);
+  in_range("embed_width", c.embed_width, 0, kLargest);
+  if (c.embed_width && (!c.pooled || !c.embed_norm || c.norm_residual != NormResidual::all))
+    refuse("an embedding that is projected has a norm, in a pooled model whose norms follow each half of a layer");
+  if (c.dropped_token && (*c.dropped_token < 0 || *c.dropped_token >= c.vocab_size || !c.pooled))
+    refuse("a token that is dropped is one of the vocabulary, in whole prompts: pooled");
   for (const DenseKind& dense : c.dense) {
     in_range("outputs of a dense layer", dense.outputs, 1, kLargest);
     in_range("head of a dense layer", dense.head, 0, 63);

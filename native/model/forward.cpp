@@ -26,11 +26,13 @@ Forward::Forward(const Config& c, const Ranks& ranks, const Weights& weights, co
     : c_(c),
       final_norm_(weights.final_norm()),
       embed_norm_(weights.embed_norm()),
-      embed_(weights.linear("embed", c.vocab_size, c.hidden)),
-      positions_(c.learned_positions ? &weights.linear("positions", c.max_positions + c.position_offset, c.hidden)
-                                     : nullptr),
-      types_(c.token_types > 0 ? &weights.linear("types", c.token_types, c.hidden) : nullptr),
+      embed_(weights.linear("embed", c.vocab_size, c.embedding_columns())),
+      positions_(c.learned_positions
+                     ? &weights.linear("positions", c.max_positions + c.position_offset, c.embedding_columns())
+                     : nullptr),
+      types_(c.token_types > 0 ? &weights.linear("types", c.token_types, c.embedding_columns()) : nullptr),
       fuse_(c.fuses ? &weights.linear("fuse", c.hidden, 2 * c.hidden) : nullptr),
+      embed_in_(c.embed_width ? &weights.linear("embed_in", c.hidden, c.embed_width) : nullptr),
       head_(c.tied_head ? embed_ : weights.linear("head", c.vocab_size, c.hidden)),
       head_dense_(c.head_dense ? &weights.linear("head_dense", c.hidden, c.hidden) : nullptr),
       hidden_norm_(weights.hidden_norm()),
@@ -70,6 +72,7 @@ void Forward::walk(StepWalk w) {
   const Range own = step_.mine(w, w.rows);
   embed(own);
   if (embed_norm_.if_there()) step_.normalize(embed_norm_, step_.residual_row(0), own, s_.residual);
+  if (embed_in_) project_embedding(w, own);
   attention_.begin(w);
   step_.barrier(w);
   if (fuse_) fuse(w);
@@ -159,11 +162,12 @@ void Forward::embed(Range rows) {
   };
   table(embed_.matrix, batch.token + rows.begin, c_.embedding_scale, step_.residual_row(rows.begin),
         s_.residual.stride);
+  if (c_.dropped_token) drop(rows);
   int32_t* ids = s_.slots + rows.begin;  // a temporary use of the slots: the mixer sets them afterwards
   const auto add_rows_of = [&](const Matrix& matrix) {
     table(matrix, ids, 1.0f, step_.projected_row(rows.begin), s_.projected.stride);
     for (int64_t r = rows.begin; r < rows.end; ++r)
-      for (int64_t i = 0; i < c_.hidden; ++i) step_.residual_row(r)[i] += step_.projected_row(r)[i];
+      for (int64_t i = 0; i < matrix.k; ++i) step_.residual_row(r)[i] += step_.projected_row(r)[i];
   };
   if (types_) {
     for (int64_t r = rows.begin; r < rows.end; ++r) s_.slots[r] = batch.type ? batch.type[r] : 0;
@@ -200,6 +204,37 @@ const Norm* Forward::keep_hidden(StepWalk& w, const Norm* add) {
     std::copy_n(step_.residual_row(r), c_.hidden, floats_at(s_.hidden, r, 0));
   step_.barrier(w);
   return nullptr;
+}
+
+// Makes the residual of embeddings of another width. They are read by all members until each has its columns.
+void Forward::project_embedding(StepWalk& w, Range rows) {
+  step_.barrier(w);
+  GemmTask task{};
+  task.a = step_.stream(w, nullptr, Norm{}, embed_in_->matrix);
+  task.row_end = w.rows;
+  task.epilogue = Epilogue::store;
+  task.scale = 1.0f;
+  task.out = s_.projected;
+  step_.multiply(w, *embed_in_, task);
+  step_.barrier(w);
+  for (int64_t r = rows.begin; r < rows.end; ++r) std::copy_n(step_.projected_row(r), c_.hidden, step_.residual_row(r));
+}
+
+// Multiplies the embeddings of these rows by 1 / (1 - the share of their text's tokens that are dropped), and by 0 if
+// they are of the dropped token (ESM; a text of these alone has zeros).
+void Forward::drop(Range rows) {
+  const Batch& batch = step_.batch();
+  for (int64_t s = 0; s < batch.sequences; ++s) {
+    const Range text{batch.start[s], batch.start[s + 1]};
+    const Range own{std::max(text.begin, rows.begin), std::min(text.end, rows.end)};
+    if (own.begin >= own.end) continue;
+    const auto count = std::count(batch.token + text.begin, batch.token + text.end, *c_.dropped_token);
+    const float share = static_cast<float>(count) / static_cast<float>(text.size());
+    for (int64_t r = own.begin; r < own.end && count > 0; ++r) {
+      const float factor = batch.token[r] == *c_.dropped_token ? 0.0f : 1.0f / (1.0f - share);
+      for (int64_t i = 0; i < c_.hidden; ++i) step_.residual_row(r)[i] *= factor;
+    }
+  }
 }
 
 void Forward::head(StepWalk& w, const Norm* add) {

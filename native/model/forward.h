@@ -51,6 +51,8 @@ class Forward {
   void embed(Range rows);
   void fuse(StepWalk& w);
   const Norm* keep_hidden(StepWalk& w, const Norm* add);
+  void project_embedding(StepWalk& w, Range rows);
+  void drop(Range rows);
   void head(StepWalk& w, const Norm* add);
   Operand head_rows(StepWalk& w, const Norm* add);
   void find_maxima(Range rows, Range columns);
@@ -58,7 +60,7 @@ class Forward {
 
   const Config& c_;
   const Norm &final_norm_, &embed_norm_;
-  const Linear &embed_, *positions_, *types_, *fuse_, &head_, *head_dense_;  // null: none
+  const Linear &embed_, *positions_, *types_, *fuse_, *embed_in_, &head_, *head_dense_;  // null: none
   const Norm &hidden_norm_, &head_norm_;
   const std::vector<float>& embed_merge_;
   Scratch& s_;

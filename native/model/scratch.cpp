@@ -231,7 +231,8 @@ void Scratch::need(const Config& c, const Limits& limits, const std::vector<Matr
 int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int threads) {
   Carver carver(base);
   const int64_t tokens = round_up(limits.step_tokens, 2);
-  residual = carver.floats(tokens, c.hidden);
+  const int64_t widest = std::max(c.hidden, c.embed_width);
+  residual = carver.floats(tokens, widest);
   mixer_in = carver.floats(tokens, mixer_columns(c));
   const int64_t beside = beside_columns(c), channels = recurrence_channels(c);
   beside_in = carver.floats(beside ? tokens : 0, beside);
@@ -239,8 +240,8 @@ int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int th
   hidden = carver.floats(c.keeps_hidden ? tokens : 0, c.hidden);
   convolved = carver.floats(channels ? tokens : 0, channels);
   const bool projects = c.some_norm_after() || c.joins_behind() || c.adds_later() || c.asides() || c.merges ||
-                        c.learned_positions || c.token_types > 0 || c.head_dense;
-  projected = carver.floats(projects ? tokens : 0, c.hidden);
+                        c.learned_positions || c.token_types > 0 || c.head_dense || c.embed_width;
+  projected = carver.floats(projects ? tokens : 0, widest);
   logits = carver.floats(limits.step_logit_rows, c.out_columns());
   maxima = carver.floats(c.pooled ? 0 : limits.step_logit_rows, maxima_of(c.vocab_size));
   per_layer = carver.floats(c.per_layer ? tokens : 0, c.per_layer_columns());

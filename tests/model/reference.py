@@ -52,7 +52,7 @@ from forearm.model.families.recurrences import (
     SelectiveScan,
     ShortConv,
 )
-from forearm.model.pooling.adapters import AdaptedTensor
+from forearm.model.pooling.adapters import SummedTensor
 
 Kept = dict[int, tuple[Array, Array]]  # the keys and values of each layer
 
@@ -70,7 +70,7 @@ def weights_of(checkpoint: Checkpoint) -> tuple[ModelConfig, dict[str, Array]]:
         mapping = Mapping(tensor.path)
         if len(part.shape) == 2:
             rows = part.rows(0, part.stored_shape[0])
-            stored = tensor.rows(Files(), rows) if isinstance(tensor, AdaptedTensor) else mapping.rows(tensor, rows)
+            stored = tensor.rows(Files(), rows) if isinstance(tensor, SummedTensor) else mapping.rows(tensor, rows)
             values = widened(stored.T if part.turned else stored, tensor.float_dtype).astype(np.float64)
         else:
             values = part.vector(mapping, tensor).astype(np.float64)
@@ -228,6 +228,9 @@ def embedded(
 ) -> Array:
     """The rows of the embedding, with those of token types and positions."""
     x = weights["embed"][tokens] * config.embedding_scale
+    if config.dropped_token in tokens:
+        dropped = np.array(tokens) == config.dropped_token
+        x = np.where(dropped[:, None], 0, x / max(1 - dropped.mean(), np.finfo(float).tiny))
     if config.merges:
         x = (x + weights["embed_merge"][config.hidden :]) * weights["embed_merge"][: config.hidden]
     if config.token_types:
@@ -236,7 +239,7 @@ def embedded(
         x = x + weights["positions"][positions + config.position_offset]
     if config.embed_norm:
         x = norm(config, weights, "embed_norm", x, e)
-    return x
+    return linear(x, weights["embed_in"], weights["embed_in.bias"], e) if config.embed_width else x
 
 
 def per_layer_inputs(
@@ -333,7 +336,7 @@ def attended(
     distance = positions[:, None] - positions[None, :]
     if config.slopes:
         scores = e.around(scores - np.array(config.slopes)[:, None, None] * np.abs(distance), e.sums)
-    if config.distance_bias == "embedded":
+    if config.distance_bias.startswith("embedded"):
         scores = e.around(scores + config.attention_scale * distance_terms(config, w, q, k, distance, e), e.sums, 2)
     elif config.distance_buckets:
         reach = len(config.distance_buckets) // 2

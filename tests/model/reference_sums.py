@@ -169,7 +169,8 @@ def distance_terms(
     reach = len(config.distance_buckets) // 2
     rows = np.array(config.distance_buckets)[np.clip(-distance, -reach, reach) + reach][None]
     table = norm(config, w, "distance_norm", w["distances"], e)
-    keys, queries = (linear(table, w[n], w.get(f"{n}.bias"), e).reshape(len(table), config.heads, -1) for n in "kq")
+    by = ("distance_k", "distance_q") if config.distance_bias == "embedded_apart" else ("k", "q")
+    keys, queries = (linear(table, w[n], w.get(f"{n}.bias"), e).reshape(len(table), config.heads, -1) for n in by)
     by_query, by_key = (head_products(a, b) for a, b in ((q, keys), (k, queries)))
     if e.sums:
         squares = (head_products(a * a, b * b) for a, b in ((q, keys), (k, queries)))

@@ -83,7 +83,7 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
       declare_convolved(c, i, *own->convolved);
   }
   if (c.distance_embeddings()) {
-    declare_norm(c, "distance_norm", distance_norm_, c.hidden, c.layer_norm && c.norm_bias);
+    if (!c.distances_apart()) declare_norm(c, "distance_norm", distance_norm_, c.hidden, c.layer_norm && c.norm_bias);
   } else if (const int64_t values = c.bias_rows() * c.heads; values > 0) {
     const bool own = c.distance_bias == DistanceBiasKind::each_layer;
     attention_biases_.resize(own ? c.layers.size() : 1);
@@ -94,8 +94,8 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
   const bool final_bias = (c.layer_norm && c.norm_bias) || (c.centred && !c.tied_head);
   if (c.final_norm && !c.modules) declare_norm(c, "final_norm", final_norm_, c.hidden, final_bias);
   if (c.head_dense) declare_norm(c, "head_dense.norm", head_norm_, c.hidden, c.layer_norm && c.norm_bias);
-  if (c.embed_norm) declare_norm(c, "embed_norm", embed_norm_, c.hidden, c.layer_norm && c.norm_bias);
   if (c.fuses) declare_norm(c, "hidden_norm", hidden_norm_, c.hidden, c.layer_norm && c.norm_bias);
+  if (c.embed_norm) declare_norm(c, "embed_norm", embed_norm_, c.embedding_columns(), c.layer_norm && c.norm_bias);
   if (c.merges) declare_vector("embed_merge", embed_merge_, 2 * c.hidden, {2 * c.hidden, {}});
   if (c.per_layer) declare_norm(c, "per_layer_norm", per_layer_norm_, c.per_layer->width, false);
   for (size_t i = 0; i < c.dense.size(); ++i)
@@ -124,7 +124,8 @@ void Weights::declare(const MatrixSpec& spec, Formats& formats) {
                       linear.matrix.first_panel(1)};
     matrices_.emplace(part.name,
                       MatrixRows{&linear.matrix, place, std::vector<bool>(static_cast<size_t>(place.all_rows()))});
-    if (spec.bias) declare_vector(part.name + ".bias", linear.bias, spec.experts * round_up(columns, kPanel), place);
+    if (spec.bias && part.bias)
+      declare_vector(part.name + ".bias", linear.bias, spec.experts * round_up(columns, kPanel), place);
     panel += round_up(part.rows, kPanel) / kPanel;
   }
 }
@@ -135,7 +136,8 @@ void Weights::declare_norms(const Config& c, size_t layer) {
   const bool biases = c.layer_norm && c.norm_bias, before = biases || c.centred;
   const NormPlacement placement = c.placement(layer);
   if (placement != NormPlacement::post && placement != NormPlacement::none) {
-    if (c.layers[layer].mixes()) declare_norm(c, prefix + "input_norm", norms.input, c.mixer_width(layer), before);
+    if (c.layers[layer].mixes() && !c.projects_embedding(layer))
+      declare_norm(c, prefix + "input_norm", norms.input, c.mixer_width(layer), before);
     if (c.layers[layer].feed_forward) declare_norm(c, prefix + "pre_mlp_norm", norms.pre_mlp, c.hidden, before);
     norms.pre_mlp.in_residual = c.norm_residual == NormResidual::all;
     norms.input.in_residual = norms.pre_mlp.in_residual || (c.norm_residual == NormResidual::first && layer == 0);

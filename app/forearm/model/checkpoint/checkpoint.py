@@ -83,6 +83,8 @@ class Checkpoint:
     def packed_bytes(self) -> int:
         """Upper bound of the bytes that the weights take in memory; vectors are float32, padded to panels of 16."""
         sizes = [part.shape[0] for part, _ in self.sources if not part.matrix]
+        if not self.config.key_bias:  # which have room beside those of queries and values
+            sizes += [part.rows for one in matrices(self.config) for part in one.parts if one.bias and not part.bias]
         if self.config.centred:  # biases that the checkpoint may not have
             sizes += [part.rows * spec.experts for spec in matrices(self.config) if spec.bias for part in spec.parts]
             sizes += [self.config.hidden] * (2 * len(self.config.layers) + 1)

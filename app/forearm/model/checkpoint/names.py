@@ -108,7 +108,7 @@ def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collecti
             yield replace(every, step=2)
             continue
         if ":" in place or "," in place:
-            yield from (pieces if ":" in place else tensors)(part, module, place, spec)
+            yield from _in_pieces(config, spec, part, module, place, prefix)
             continue
         if place == "halves":
             yield from halves(part, module, config.head_dim, spec)
@@ -121,6 +121,18 @@ def _matrix(config: ModelConfig, spec: MatrixSpec, prefix: str, stored: Collecti
             of = _head(config, stored) if spec.role == "embedding" else module
             yield TensorPart(f"{part.name}.bias", f"{of}.bias", (part.rows,), row)
         row, last = row + part.rows, module
+
+
+def _in_pieces(
+    config: ModelConfig, spec: MatrixSpec, part: MatrixPart, module: str, place: str, prefix: str
+) -> Iterator[TensorPart]:
+    """Yield a part that lies in pieces, or in tensors, with its bias, which may be a vector of its own (DeBERTa 1)."""
+    name = f"{part.name}.bias"
+    apart = config.names.get(f"{part.key}.bias")
+    plain = replace(spec, bias=spec.bias and part.bias and apart is None)
+    yield from (pieces if ":" in place else tensors)(part, module, place, plain)
+    if apart:
+        yield TensorPart(name, f"{prefix}{stored_at(config.names, name, apart)}", (part.rows,))
 
 
 def _stored(config: ModelConfig, part: MatrixPart) -> str:

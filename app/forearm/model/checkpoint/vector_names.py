@@ -56,7 +56,8 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
     for i, own_layer in enumerate(config.layers):
         mixer, feed_forward = own_layer.mixer, own_layer.feed_forward
         layer, at = f"layers.{i}", f"{prefix}{layer_name(names, i)}"
-        absent = {"input_norm": mixer is None, "pre_mlp_norm": feed_forward is None}
+        projected = i == 0 and config.embed_width > 0 and config.norm_residual == "all"
+        absent = {"input_norm": mixer is None or projected, "pre_mlp_norm": feed_forward is None}
         for norm in (
             one
             for one in _NORMS[own_layer.norm_placement or config.norm_placement]
@@ -80,7 +81,8 @@ def vectors(config: ModelConfig, prefix: str) -> Iterator[TensorPart]:
     if config.per_layer:
         yield from norm_vectors("per_layer_norm", f"{prefix}{names['per_layer_norm']}", config.per_layer, False)
     if config.embed_norm and config.norm_weight:
-        yield from norm_vectors("embed_norm", f"{prefix}{names['embed_norm']}", config.hidden, biases)
+        width = config.embed_width or config.hidden
+        yield from norm_vectors("embed_norm", f"{prefix}{names['embed_norm']}", width, biases)
     if config.fuses:
         yield from norm_vectors("hidden_norm", f"{prefix}{names['hidden_norm']}", config.hidden, biases)
     if config.final_norm and config.norm_weight:
@@ -116,6 +118,8 @@ def stored_at(names: Mapping[str, str], name: str, default: str) -> str:
 
 def _distances(config: ModelConfig, prefix: str, names: Mapping[str, str]) -> Iterator[TensorPart]:
     """Yield the tables of the bias of attention by distance, or the norm of embeddings of distances."""
+    if config.distance_bias == "embedded_apart":
+        return
     if config.distance_bias == "embedded":
         yield from norm_vectors("distance_norm", f"{prefix}{names['distance_norm']}", config.hidden, bias=True)
         return

@@ -233,13 +233,16 @@ class ModelConfig:
     bidirectional: bool = False  # every token attends to the whole prompt; windows reach to both sides
     # Attention adds a bias to each score, one value for a bucket of distances and a head: the bucket of each distance
     # key - query from -reach to reach, those beyond it as these (bert_like.py); (): no bias. each_layer: by a table of
-    # its own (umT5). embedded: products of query and key with the bucket's embedding, projected as they are (DeBERTa).
+    # its own (umT5). embedded: products of query and key with the bucket's embedding, projected as they are (DeBERTa);
+    # embedded_apart: by matrices of their own, and without a norm (DeBERTa 1).
     distance_buckets: tuple[int, ...] = ()
-    distance_bias: Literal["shared", "each_layer", "embedded"] = "shared"
+    distance_bias: Literal["shared", "each_layer", "embedded", "embedded_apart"] = "shared"
     slopes: tuple[float, ...] = ()  # of each head: times the distance, subtracted from its scores (ALiBi); (): none
     embed_norm: bool = False  # a norm behind the embedding, whose output is the residual (Bloom)
     fuses: bool = False  # the residual begins with the embedding and a row beside each token, joined (predictor.py)
     keeps_hidden: bool = False  # a step keeps the rows of all tokens behind the last layer, before the final norm
+    embed_width: int = 0  # numbers of an embedding that is projected behind its norm (ALBERT); 0: hidden, as they are
+    dropped_token: int | None = None  # its embedding is 0, the others of its text grow as if it were dropped (ESM)
     norm_eps: float = 1e-6
     layer_norm: bool = False  # LayerNorm instead of RMSNorm
     norm_bias: bool = True  # of LayerNorm
@@ -271,6 +274,7 @@ class ModelConfig:
     alt_up: AltUp | None = None  # several residual streams (Gemma 3n); None: one
     hyper_connections: HyperConnections | None = None  # several residual streams (DeepSeek V4); None: one
     qkv_bias: bool = False
+    key_bias: bool = True  # keys have one, too, if queries and values have
     o_bias: bool = False
     head_bias: bool = False
     head_dense: Dense | None = None  # between the final norm and the head (ModernBERT)

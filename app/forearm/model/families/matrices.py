@@ -73,16 +73,20 @@ def uniform_formats(config: ModelConfig, weights: WeightFormat) -> dict[str, Wei
 
 def _outside_layers(config: ModelConfig) -> Iterator[MatrixSpec]:
     """Yield the matrices of embeddings and of the head."""
-    width, tied_bias = config.hidden, config.tied_head and config.head_bias
+    width, tied_bias = config.embed_width or config.hidden, config.tied_head and config.head_bias
     yield single("embed", "embed_tokens", config.vocab_size, width, "embedding", tied_bias)
     tables = (
         ("positions", "embed_positions", config.learned_positions * (config.max_positions + config.position_offset)),
         ("types", "token_type_embeddings", config.token_types),
-        ("distances", "rel_embeddings", max(config.distance_buckets) + 1 if config.distance_bias == "embedded" else 0),
     )
     yield from (single(name, stored, rows, width, "table") for name, stored, rows in tables if rows)
     if config.fuses:
         yield single("fuse", "fc", width, 2 * width, "feed_forward_in")
+    if config.distance_bias.startswith("embedded"):
+        yield single("distances", "rel_embeddings", max(config.distance_buckets) + 1, config.hidden, "table")
+    if config.embed_width:
+        stored = "embedding_hidden_mapping_in"
+        yield single("embed_in", stored, config.hidden, config.embed_width, "feed_forward_in", bias=True)
     if not config.tied_head:
         yield single("head", "lm_head", config.vocab_size, width, "head", config.head_bias or config.centred)
     if own := config.head_dense:
@@ -145,7 +149,9 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str, aside: bool = False) -> 
     width = config.hidden
 
     def joint(name: str, rows: Iterable[tuple[str, str, int]], role: Role, bias: bool = False) -> MatrixSpec:
-        parts = (MatrixPart(f"{at}{part}", stored, count) for part, stored, count in rows)
+        parts = (
+            MatrixPart(f"{at}{part}", stored, count, part != "k" or config.key_bias) for part, stored, count in rows
+        )
         return MatrixSpec(f"{at}{name}", tuple(parts), 2 * width if aside else width, role, bias or config.centred)
 
     if isinstance(own, Attention):
@@ -157,6 +163,9 @@ def _of_mixer(config: ModelConfig, own: Mixer, at: str, aside: bool = False) -> 
         gate = heads if config.head_gates else heads * value
         rows += [("q_gate", "self_attn.q_proj", gate)] if config.attention_gate != "none" else []
         yield joint("qkv", rows, "mixer_in", config.qkv_bias)
+        if config.distance_bias == "embedded_apart":
+            for name, bias in (("distance_q", True), ("distance_k", False)):
+                yield single(f"{at}{name}", name, heads * head_dim, width, "mixer_in", bias)
         if own.convolved:
             part = MatrixPart(f"{at}conv_heads", "self_attn.qkv_proj.conv_qk_grouped", head_dim)
             k, count = head_dim * own.convolved.head_taps, heads + kv_heads

@@ -23,11 +23,13 @@ class MatrixPart:
 
     name: the executor's name, for loading the rows (_native.pyi). stored: Llama's name of the module in its layer; a
     family may have another one (ModelConfig.names, names.py). {expert} in it stands for the number of an expert.
+    bias: it has one if its matrix has.
     """
 
     name: str
     stored: str
     rows: int
+    bias: bool = True
 
     @property
     def key(self) -> str:

@@ -55,44 +55,28 @@ void DistanceEmbeddings::project() {
   std::vector<float> rows(static_cast<size_t>(rows_ * config_.hidden));
   const Linear& table = weights_.linear("distances", rows_, config_.hidden);
   step_.kernel.embed({ids.data(), rows_, table.matrix.weights(), 1.0f, rows.data(), config_.hidden});
-  const Norm& norm = weights_.distance_norm();
-  step_.kernel.norm({rows.data(),
-                     config_.hidden,
-                     0,
-                     rows_,
-                     config_.hidden,
-                     norm.weight.data(),
-                     or_null(norm.bias),
-                     config_.norm_eps,
-                     config_.layer_norm,
-                     {rows.data(), config_.hidden, Form::f32_rows}});
+  if (const Norm* norm = weights_.distance_norm().if_there())
+    step_.kernel.norm({rows.data(),
+                       config_.hidden,
+                       0,
+                       rows_,
+                       config_.hidden,
+                       norm->weight.data(),
+                       or_null(norm->bias),
+                       config_.norm_eps,
+                       config_.layer_norm,
+                       {rows.data(), config_.hidden, Form::f32_rows}});
   for (size_t layer = 0; layer < config_.layers.size(); ++layer) project_layer(layer, rows);
 }
 
-// Multiplies as a step does, with the rows in the form that the matrix takes, as many at once as a step has.
 void DistanceEmbeddings::project_layer(size_t layer, const std::vector<float>& rows) {
-  const Linear& qkv = weights_.linear("layers." + std::to_string(layer) + ".qkv");
-  const Operand in = step_.scratch.stream.shared.operand(qkv.matrix);
+  const std::string name = "layers." + std::to_string(layer);
   std::vector<float> projected(static_cast<size_t>(rows_ * at_.value));
-  for (int64_t first = 0; first < rows_; first += step_.scratch.step_tokens) {
-    const int64_t count = std::min(step_.scratch.step_tokens, rows_ - first);
-    step_.kernel.quantize(
-        {rows.data() + first * config_.hidden, config_.hidden, 0, count, config_.hidden, qkv.matrix.order_of(0), in});
-    step_.pool.run([&](int member) {
-      const Range columns = share(at_.value, kPanel, member, step_.pool.threads());
-      GemmTask task{};
-      task.a = in;
-      task.row_end = columns.size() > 0 ? count : 0;
-      task.w = qkv.matrix.weights();
-      task.n_begin = columns.begin;
-      task.n_end = columns.end;
-      task.bias = or_null(qkv.bias);
-      task.epilogue = Epilogue::store;
-      task.scale = 1.0f;
-      task.out = {projected.data() + first * at_.value, at_.value, Form::f32_rows};
-      task.scratch = step_.scratch.gemm(member);
-      if (columns.size() > 0) step_.kernel.gemm(task);
-    });
+  if (config_.distances_apart()) {
+    project_by(weights_.linear(name + ".distance_q"), rows, projected.data());
+    project_by(weights_.linear(name + ".distance_k"), rows, projected.data() + at_.key);
+  } else {
+    project_by(weights_.linear(name + ".qkv"), rows, projected.data());
   }
   const int64_t dim = config_.head_dim;
   std::vector<float> head(static_cast<size_t>(rows_ * dim));
@@ -103,6 +87,32 @@ void DistanceEmbeddings::project_layer(size_t layer, const std::vector<float>& r
       const Layout layout = step_.kernel.layout[static_cast<int>(DType::f32)];
       pack_rows(head.data(), DType::f32, rows_, {packed(layer, side, h), DType::f32, layout.quantum, dim}, 0);
     }
+}
+
+// Multiplies as a step does, with the rows in the form that the matrix takes, as many at once as a step has.
+void DistanceEmbeddings::project_by(const Linear& linear, const std::vector<float>& rows, float* out) const {
+  const Operand in = step_.scratch.stream.shared.operand(linear.matrix);
+  const int64_t wanted = config_.distances_apart() ? linear.matrix.n : at_.value;
+  for (int64_t first = 0; first < rows_; first += step_.scratch.step_tokens) {
+    const int64_t count = std::min(step_.scratch.step_tokens, rows_ - first);
+    step_.kernel.quantize({rows.data() + first * config_.hidden, config_.hidden, 0, count, config_.hidden,
+                           linear.matrix.order_of(0), in});
+    step_.pool.run([&](int member) {
+      const Range columns = share(wanted, kPanel, member, step_.pool.threads());
+      GemmTask task{};
+      task.a = in;
+      task.row_end = columns.size() > 0 ? count : 0;
+      task.w = linear.matrix.weights();
+      task.n_begin = columns.begin;
+      task.n_end = columns.end;
+      task.bias = or_null(linear.bias);
+      task.epilogue = Epilogue::store;
+      task.scale = 1.0f;
+      task.out = {out + first * at_.value, at_.value, Form::f32_rows};
+      task.scratch = step_.scratch.gemm(member);
+      if (columns.size() > 0) step_.kernel.gemm(task);
+    });
+  }
 }
 
 // out[r][n] = rows[r] . by[n] for `count` rows that lie in Scratch::mixer_in, and columns n of whole panels.

@@ -1,6 +1,6 @@
 // Disentangled attention (He et al. 2020, arXiv:2006.03654, section 3.1): a score has two terms of the distance from
 // key to query besides the product of both. The query is multiplied with an embedding of the distance, projected as
-// keys are, and the key with the embedding projected as queries are.
+// keys are, and the key with the embedding projected as queries are; in DeBERTa 1 by matrices of their own.
 //
 // The projected embeddings are the same in every step. They are made once and kept packed, a matrix for each layer,
 // side and head, so that the gemm of floats multiplies them.
@@ -28,6 +28,7 @@ class DistanceEmbeddings {
  private:
   enum Side { of_keys, of_queries };
   void project_layer(size_t layer, const std::vector<float>& rows);
+  void project_by(const Linear& linear, const std::vector<float>& rows, float* out) const;
   float* packed(size_t layer, Side side, int64_t head) const;
   void multiply(const float* rows, int64_t count, const float* by, Range columns, float* out) const;
   int64_t place(int64_t distance) const { return places_[static_cast<size_t>(distance + config_.max_positions - 1)]; }
