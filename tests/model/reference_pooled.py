@@ -31,7 +31,7 @@ def pooled(
 ) -> Array:
     """Return a text's vector, float64 [columns]: its rows pooled, then the layers behind the pooling."""
     rows = hidden(config, weights, tokens, second, rounding)
-    x = {"cls": rows[:1], "last": rows[-1:], "mean": rows.mean(axis=0, keepdims=True)}[pool]
+    x = {"cls": rows[:1], "last": rows[-1:], "mean": rows.mean(axis=0, keepdims=True), "late": rows}[pool]
     exact = replace(rounding, operands=0.0, int8="")  # these layers are float32
     for i, dense in enumerate(config.dense):
         x = linear(x, weights[f"dense.{i}"], weights.get(f"dense.{i}.bias"), exact)
@@ -39,7 +39,7 @@ def pooled(
             x = np.tanh(x) if dense.activation == "tanh" else activated(dense.activation, x)
         if dense.norm:
             x = norm(replace(config, layer_norm=True), weights, f"dense.{i}.norm", x, exact)
-    found: Array = x[0]
+    found: Array = x.mean(axis=0)
     return found
 
 

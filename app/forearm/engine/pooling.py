@@ -19,7 +19,7 @@ from forearm.model.pooling.plan import Finish, Pool, PoolingPlan
 from forearm.wire import Embed
 
 MAX_TEXTS = 4096  # per message: OpenAI's limit of 2048 inputs, as pairs
-_ROWS: dict[Pool, PooledRows] = {"mean": "all", "cls": "first", "last": "last"}
+_ROWS: dict[Pool, PooledRows] = {"mean": "all", "cls": "first", "last": "last", "late": "all"}
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,9 @@ class PoolingStepper:
             types = [np.arange(piece.end) >= (at or piece.end) for piece, at in zip(slices, seconds, strict=True)]
             if any(seconds):
                 batch = batch._replace(types=np.concatenate(types).astype(np.int32))
-        # What is pooled: a text's rows, or each row alone where a text becomes vectors of its tokens.
-        rows = [len(piece.scores) for piece in slices]
-        lengths = [[1] * n if task.by_token else [n] for n, task in zip(rows, tasks, strict=True)]
+        # What is pooled: a text's rows, or each row alone where a text becomes vectors of its tokens or their mean.
+        rows, late = [len(piece.scores) for piece in slices], self._terms.plan.pool == "late"
+        lengths = [[1] * n if task.by_token or late else [n] for n, task in zip(rows, tasks, strict=True)]
         starts = int32(accumulate(chain.from_iterable(lengths), initial=0))
         ends = pairwise(accumulate(map(len, lengths), initial=0))
         self.trace.part("forward")
@@ -127,7 +127,7 @@ class PoolingStepper:
 
     def _outcome(self, piece: Slice, task: PoolingTask, vectors: Float32Array) -> SliceOutcome:
         """Return the outcome of a text. vectors: float32 [1, columns], or [tokens, columns] of a task by token."""
-        found = vectors if task.by_token else vectors[0]
+        found = vectors if task.by_token else vectors.mean(axis=0, dtype=np.float64).astype(np.float32)
         if task.head is not None:
             found = vectors[task.head.kept(task.texts[piece.sequence.index].token_ids)]
         if not np.isfinite(found).all():

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["embed", "classify"]
 Task = Literal["embed", "classify", "token_embed", "token_classify"]
-Pool = Literal["mean", "cls", "last"]
+# late: the mean of what the layers after pooling make of each row.
+Pool = Literal["mean", "cls", "last", "late"]
 # The step after the last layer: scaling to unit length, a classifier's probabilities, or weights of tokens.
 Finish = Literal["none", "normalize", "sigmoid", "softmax", "relu"]
 
