@@ -119,6 +119,17 @@ def _deberta(model: str, **settings: Any) -> EncoderCase:
     return EncoderCase(model.lower(), model, "DebertaV2Config", own | settings)
 
 
+def _plain(model: str, config: str = "", **settings: Any) -> EncoderCase:
+    """A model of transformers whose configuration has the name of its class."""
+    for end in ("Model", "ForMaskedLM", "ForPreTraining", "ForSequenceClassification"):
+        config = config or (f"{model.removesuffix(end)}Config" if model.endswith(end) else "")
+    return EncoderCase(model.lower(), model, config, settings)
+
+
+def _mean(case: EncoderCase, **differs: Any) -> EncoderCase:
+    return replace(case, asked="MEAN", pool="mean", **differs)
+
+
 def _t5(projection: str, dense: tuple[int, ...] = (), **settings: Any) -> EncoderCase:
     sizes = {"d_model": 72, "d_kv": 20, "d_ff": 100, "num_layers": 3, "num_heads": 5, "feed_forward_proj": projection}
     own = sizes | {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0} | settings
@@ -184,6 +195,10 @@ ENCODER_CASES: list[EncoderCase] = [
                 {"num_labels": 3, "classifier_bias": True, "local_attention": 16, **_MODERN}, "last"),
     EncoderCase("ettin", "ModernBertDecoderModel", "ModernBertDecoderConfig",
                 {"norm_bias": True, "local_attention": 24, **_MODERN}, "last"),
+    _mean(_plain("CamembertModel", type_vocab_size=1)),
+    _plain("CamembertForSequenceClassification", num_labels=1),
+    _plain("Data2VecTextModel"),
+    _plain("Data2VecTextForSequenceClassification", num_labels=2),
     EncoderCase("qwen3-embedding", "Qwen3Model", "Qwen3Config", {"head_dim": 20, "num_key_value_heads": 2}, "last"),
     EncoderCase("qwen3-classifier", "Qwen3ForSequenceClassification", "Qwen3Config",
                 {"head_dim": 20, "num_key_value_heads": 2, "num_labels": 1}, "last"),

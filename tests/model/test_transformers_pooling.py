@@ -91,19 +91,19 @@ def assert_near(found: np.ndarray, wanted: np.ndarray) -> None:
     assert np.abs(found - wanted).max() <= NEAR * np.abs(wanted).max()
 
 
-# Embeddings narrower than layers; one layer for all; a norm before each half, positions behind the padding token's;
-# attention to relative positions; Fourier transforms; a decoder; and classifiers, one of an encoder and a decoder.
+# Rotary angles; convolutions beside attention; positions behind the padding token's, and adapters; layers narrower
+# than their residual; Fourier transforms; a decoder; and classifiers, one of an encoder and a decoder.
 @pytest.mark.parametrize(
     ("model_type", "make", "row"),
     [
-        ("electra", AutoModel, 0),
-        ("albert", AutoModelForMaskedLM, 0),
-        ("roberta-prelayernorm", AutoModelForMaskedLM, 0),
-        ("deberta", AutoModel, 0),
+        ("roformer", AutoModel, 0),
+        ("convbert", AutoModelForMaskedLM, 0),
+        ("xmod", AutoModelForMaskedLM, 0),
+        ("mobilebert", AutoModel, 0),
         ("fnet", AutoModelForMaskedLM, 0),
         ("diffllama", AutoModel, -1),
-        ("electra", AutoModelForSequenceClassification, 0),
-        ("deberta", AutoModelForSequenceClassification, 0),
+        ("roformer", AutoModelForSequenceClassification, 0),
+        ("mobilebert", AutoModelForSequenceClassification, 0),
         ("bart", AutoModelForSequenceClassification, 0),
     ],
 )
@@ -123,7 +123,7 @@ def test_texts_have_the_rows_and_scores_of_transformers_alone_and_in_company(
 
 
 def test_the_second_text_of_a_pair_has_the_other_token_type(tmp_path: Path) -> None:
-    model = save("electra", tmp_path, AutoModelForSequenceClassification)
+    model = save("roformer", tmp_path, AutoModelForSequenceClassification)
     pairs = [(text_of(30), 11), (text_of(30), 0)]
 
     found = make_pooler(tmp_path).compute(pairs, "classify", False)
@@ -134,7 +134,7 @@ def test_the_second_text_of_a_pair_has_the_other_token_type(tmp_path: Path) -> N
 
 
 def test_modules_of_sentence_transformers_follow_the_last_layer(tmp_path: Path) -> None:
-    model = save("electra", tmp_path)
+    model = save("roformer", tmp_path)
     kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Dense": "Dense", "3_Normalize": "Normalize"}
     named = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds.items()]
     (tmp_path / "modules.json").write_text(json.dumps(named))
@@ -156,7 +156,7 @@ def test_modules_of_sentence_transformers_follow_the_last_layer(tmp_path: Path) 
 
 
 def test_quantized_encoders_have_the_vectors_of_the_same_numbers_as_floats(tmp_path: Path) -> None:
-    save("electra", tmp_path / "plain")
+    save("roformer", tmp_path / "plain")
     (format,) = (one for one in FORMATS if one.name == "ct-w4a16-packed-g32-asym")
     quantize(tmp_path / "plain", replace(format, skip=("embeddings",)), tmp_path)
 
@@ -167,7 +167,7 @@ def test_quantized_encoders_have_the_vectors_of_the_same_numbers_as_floats(tmp_p
 
 
 def test_encoders_are_quantized_while_loading(tmp_path: Path) -> None:
-    save("electra", tmp_path)
+    save("roformer", tmp_path)
 
     rounded, whole = (
         np.stack(make_pooler(tmp_path, quantization=how).compute(TEXTS, "embed", False)) for how in ("int8", "none")
@@ -187,12 +187,12 @@ def test_a_text_that_the_models_code_refuses_fails_alone(tmp_path: Path) -> None
 
 
 def test_the_log_says_that_transformers_computes_text_by_text(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    save("electra", tmp_path)
+    save("roformer", tmp_path)
 
     with caplog.at_level("INFO"):
         make_pooler(tmp_path)
 
-    assert "transformers computes the model (forearm has no family electra), text by text" in caplog.text
+    assert "transformers computes the model (forearm has no family roformer), text by text" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_the_log_says_that_transformers_computes_text_by_text(tmp_path: Path, ca
     [
         ("xlnet", AutoModel, {}, "model_type xlnet can't be served: its tokenizer marks"),
         ("bart", AutoModel, {}, "model_type bart can't be served: is_encoder_decoder is true"),
-        ("electra", AutoModel, {"model_impl": "forearm"}, "electra"),
+        ("roformer", AutoModel, {"model_impl": "forearm"}, "roformer"),
         ("bert", AutoModel, {"model_impl": "transformers"}, "leave the flag out"),
     ],
 )
@@ -225,7 +225,7 @@ def test_an_llm_embeds_and_classifies_by_a_model_without_a_native_family(tmp_pat
         ("classify", AutoModelForSequenceClassification, lambda llm, prompt: llm.classify([prompt])[0].outputs.probs),
     ]
     for name, make, ask in asked:
-        model = save("electra", tmp_path / name, make)
+        model = save("roformer", tmp_path / name, make)
         PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2").save_pretrained(tmp_path / name)
         llm = LLM(str(tmp_path / name), dtype="float32", threads=1)
 

@@ -28,6 +28,14 @@ from forearm.model.pooling.token_heads import BGE_M3, bge_m3_heads
 CLASSIFIER = "ForSequenceClassification"
 _ENCODER_DECODERS = ("ForConditionalGeneration", "WithLMHeadModel")
 COLBERT = "HF_ColBERT"
+# Layers with tanh before a classifier, by model type, and the types whose classifier has two layers of its own.
+_POOLERS = {
+    "bert": "bert.pooler.dense", "nomic_bert": "nomic_bert.pooler.dense", "gte": "gte.pooler.dense",
+    "new": "new.pooler.dense",
+}  # fmt: skip
+_HEADS = (
+    "roberta", "xlm-roberta", "jina_embeddings_v3", "mpnet", "camembert", "data2vec-text",
+)  # fmt: skip
 _POOLS: dict[str, Pool] = {"MEAN": "mean", "CLS": "cls", "LAST": "last"}
 # Keys of config.json that --hf-overrides may change besides those of the rotary angles.
 _OVERRIDES = (
@@ -152,15 +160,21 @@ def _classifier(keys: Keys) -> PoolingPlan:
     count = len(labels)
     if family_of(keys, FAMILIES | ENCODERS) is None:  # transformers' model pools by itself
         return PoolingPlan("classify", "cls", _finish(keys, count), labels=labels)
+    pool, dense = _head(keys, model_type, count)
+    return PoolingPlan("classify", pool, _finish(keys, count), dense, labels=labels)
+
+
+def _head(keys: Keys, model_type: str, count: int) -> tuple[Pool, tuple[Dense, ...]]:
+    """Return the rows that a classifier reads, and its layers. count: of its labels."""
     hidden = keys.integer("dim" if model_type == "distilbert" else "hidden_size")
     pool: Pool = "cls"
     dense: tuple[Dense, ...]
     act: DenseActivation
-    if model_type in ("bert", "nomic_bert", "gte", "new"):
-        dense = (Dense(hidden, f"{model_type}.pooler.dense", activation="tanh"), Dense(count, "classifier"))
+    if model_type in _POOLERS:
+        dense = (Dense(hidden, _POOLERS[model_type], activation="tanh"), Dense(count, "classifier"))
     elif model_type == "distilbert":
         dense = (Dense(hidden, "pre_classifier", activation="relu"), Dense(count, "classifier"))
-    elif model_type in ("roberta", "xlm-roberta", "jina_embeddings_v3", "mpnet"):
+    elif model_type in _HEADS:
         dense = (Dense(hidden, "classifier.dense", activation="tanh"), Dense(count, "classifier.out_proj"))
     elif model_type == "deberta-v2":
         act = ACTIVATIONS[keys.text("pooler_hidden_act", "gelu")]
@@ -173,7 +187,7 @@ def _classifier(keys: Keys) -> PoolingPlan:
         dense = (Dense(hidden, "head.dense", bias, act, "head.norm"), Dense(count, "classifier", bias or not decodes))
     else:
         pool, dense = "last", (Dense(count, "score", bias=False),)
-    return PoolingPlan("classify", pool, _finish(keys, count), dense, labels=labels)
+    return pool, dense
 
 
 def _finish(keys: Keys, labels: int) -> Finish:

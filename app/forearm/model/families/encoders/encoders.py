@@ -190,6 +190,8 @@ ENCODERS: dict[str, Callable[[FamilyInputs], ModelConfig]] = {
     "bert": bert,
     "roberta": bert_like.roberta,
     "xlm-roberta": bert_like.roberta,
+    "camembert": bert_like.roberta,
+    "data2vec-text": bert_like.roberta,
     "distilbert": bert_like.distilbert,
     "modernbert": modernbert,
     "nomic_bert": bert_like.nomic_bert,
