@@ -130,6 +130,9 @@ def _mean(case: EncoderCase, **differs: Any) -> EncoderCase:
     return replace(case, asked="MEAN", pool="mean", **differs)
 
 
+_ALBERT = {"embedding_size": 24, "hidden_act": "gelu_new"}
+
+
 def _t5(projection: str, dense: tuple[int, ...] = (), **settings: Any) -> EncoderCase:
     sizes = {"d_model": 72, "d_kv": 20, "d_ff": 100, "num_layers": 3, "num_heads": 5, "feed_forward_proj": projection}
     own = sizes | {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0} | settings
@@ -199,6 +202,15 @@ ENCODER_CASES: list[EncoderCase] = [
     _plain("CamembertForSequenceClassification", num_labels=1),
     _plain("Data2VecTextModel"),
     _plain("Data2VecTextForSequenceClassification", num_labels=2),
+    _plain("ElectraModel", embedding_size=40),
+    _plain("ElectraForPreTraining", embedding_size=136),
+    replace(_plain("ElectraForSequenceClassification", embedding_size=72, num_labels=1), pairs=True),
+    _mean(_plain("AlbertModel", **_ALBERT, num_hidden_layers=4)),
+    replace(_plain("AlbertForMaskedLM", **_ALBERT, num_hidden_layers=5, num_hidden_groups=2, inner_group_num=2),
+            lengths=(129, 2, 70)),
+    replace(_plain("AlbertForSequenceClassification", **_ALBERT, num_labels=3), pairs=True),
+    replace(_plain("RemBertModel", input_embedding_size=16, output_embedding_size=90), pairs=True),
+    _plain("RemBertForSequenceClassification", input_embedding_size=80, num_labels=3),
     EncoderCase("qwen3-embedding", "Qwen3Model", "Qwen3Config", {"head_dim": 20, "num_key_value_heads": 2}, "last"),
     EncoderCase("qwen3-classifier", "Qwen3ForSequenceClassification", "Qwen3Config",
                 {"head_dim": 20, "num_key_value_heads": 2, "num_labels": 1}, "last"),

@@ -24,8 +24,8 @@ from forearm.model.families.recurrent.inkling import PUBLISHED as INKLING_PUBLIS
 _PREFIXES = (
     "model.", "backbone.", "model.language_model.", "language_model.model.", "model.text_model.", "bert.", "roberta.",
     "distilbert.", "nomic_bert.", "gte.", "mpnet.", "new.", "deberta.", "gpt_neox.", "gpt_neox_japanese.", "model.llm.",
-    "transformer.", "thinker.model.", "language_model.backbone.", "text_model.model.", "biogpt.",
-    "data2vec_text.", "",
+    "transformer.", "thinker.model.", "language_model.backbone.", "text_model.model.", "biogpt.", "electra.", "albert.",
+    "rembert.", "data2vec_text.", "",
 )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ _CARRIED = (
     "rotary_emb.inv_freq",
     "rotary_emb.cos_cached",
     "rotary_emb.sin_cached",
+    "rotary_embeddings.inv_freq",  # ESM's
     "attention.bias",  # causal masks that the first GPTs stored as tensors
     "attention.masked_bias",
     "attn.bias",
@@ -96,7 +97,8 @@ _TEXT_PART = "language_model."  # in names of a multimodal model's tensors
 # Heads for pretraining, which a pooling model does not compute; and T5's decoder and second name of the embedding.
 _NOT_POOLED = (
     "cls.", "lm_head.", "pooler.dense.", "head.", "decoder.", "vocab_", "encoder.embed_tokens.",
-    "lm_predictions.", "mask_predictions.",
+    "lm_predictions.", "mask_predictions.", "pooler.weight", "pooler.bias", "predictions.", "sop_classifier.",
+    "discriminator_predictions.", "generator_predictions.", "generator_lm_head.", "contact_head.",
 )  # fmt: skip
 HEADS = (
     "lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight", "thinker.lm_head.weight",

@@ -113,6 +113,8 @@ _IGNORED = {
     "embed_dropout", "resid_dropout",  # GPT-Neo's
     "pooling",  # of a Cohere Compass that embeds
     "cls_dropout", "pooler_dropout", "pooler_hidden_act",  # DeBERTa's
+    "_num_labels", "classifier_dropout_prob", "down_scale_factor", "gap_size", "net_structure_type",  # ALBERT's
+    "num_memory_blocks", "summary_last_dropout", "mask_token_id", "enable_recompute", "padding_idx", "pooler",
 }  # fmt: skip
 
 
@@ -130,8 +132,11 @@ def check_architecture(keys: Keys, pooled: bool = False) -> None:
             "ForConditionalGeneration",
             "Model",
             "ForMaskedLM",
+            "ForPreTraining",
             "ForSequenceClassification",
             "HF_ColBERT",
+            "NeoBERT",
+            "NeoBERTLMHead",
             "XLMRobertaLoRA",  # of models made of jina-embeddings-v3
         )
         if names and not str(names[0]).endswith(served):

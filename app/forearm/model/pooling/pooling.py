@@ -31,10 +31,11 @@ COLBERT = "HF_ColBERT"
 # Layers with tanh before a classifier, by model type, and the types whose classifier has two layers of its own.
 _POOLERS = {
     "bert": "bert.pooler.dense", "nomic_bert": "nomic_bert.pooler.dense", "gte": "gte.pooler.dense",
-    "new": "new.pooler.dense",
+    "new": "new.pooler.dense", "rembert": "rembert.pooler.dense",
+    "albert": "albert.pooler",
 }  # fmt: skip
 _HEADS = (
-    "roberta", "xlm-roberta", "jina_embeddings_v3", "mpnet", "camembert", "data2vec-text",
+    "roberta", "xlm-roberta", "jina_embeddings_v3", "mpnet", "camembert", "data2vec-text", "electra",
 )  # fmt: skip
 _POOLS: dict[str, Pool] = {"MEAN": "mean", "CLS": "cls", "LAST": "last"}
 # Keys of config.json that --hf-overrides may change besides those of the rotary angles.
@@ -175,7 +176,8 @@ def _head(keys: Keys, model_type: str, count: int) -> tuple[Pool, tuple[Dense, .
     elif model_type == "distilbert":
         dense = (Dense(hidden, "pre_classifier", activation="relu"), Dense(count, "classifier"))
     elif model_type in _HEADS:
-        dense = (Dense(hidden, "classifier.dense", activation="tanh"), Dense(count, "classifier.out_proj"))
+        act = "gelu_erf" if model_type == "electra" else "tanh"
+        dense = (Dense(hidden, "classifier.dense", activation=act), Dense(count, "classifier.out_proj"))
     elif model_type == "deberta-v2":
         act = ACTIVATIONS[keys.text("pooler_hidden_act", "gelu")]
         dense = (Dense(hidden, "pooler.dense", activation=act), Dense(count, "classifier"))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from forearm.model.families import switches
 from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig, Rope
 from forearm.model.families.decoder import ACTIVATIONS, FamilyInputs, activation, decoder, positions, sizes
-from forearm.model.families.encoders import bert_like, deberta
+from forearm.model.families.encoders import bert_like, deberta, projected
 from forearm.model.families.encoders.bert_like import MOST_DISTANCE, distance_buckets
 from forearm.model.families.encoders.dense import Dense
 from forearm.model.families.encoders.jina_v2 import jina_v2
@@ -192,6 +192,9 @@ ENCODERS: dict[str, Callable[[FamilyInputs], ModelConfig]] = {
     "xlm-roberta": bert_like.roberta,
     "camembert": bert_like.roberta,
     "data2vec-text": bert_like.roberta,
+    "electra": projected.electra,
+    "albert": projected.albert,
+    "rembert": projected.rembert,
     "distilbert": bert_like.distilbert,
     "modernbert": modernbert,
     "nomic_bert": bert_like.nomic_bert,
