@@ -209,6 +209,8 @@ ENCODER_CASES: list[EncoderCase] = [
     replace(_plain("AlbertForMaskedLM", **_ALBERT, num_hidden_layers=5, num_hidden_groups=2, inner_group_num=2),
             lengths=(129, 2, 70)),
     replace(_plain("AlbertForSequenceClassification", **_ALBERT, num_labels=3), pairs=True),
+    replace(_plain("ErnieModel", use_task_id=True), pairs=True),
+    replace(_plain("ErnieForSequenceClassification", num_labels=2), pairs=True),
     replace(_plain("RemBertModel", input_embedding_size=16, output_embedding_size=90), pairs=True),
     _plain("RemBertForSequenceClassification", input_embedding_size=80, num_labels=3),
     EncoderCase("qwen3-embedding", "Qwen3Model", "Qwen3Config", {"head_dim": 20, "num_key_value_heads": 2}, "last"),

@@ -14,6 +14,7 @@ from forearm.model.families.keys import read_json
 from forearm.model.gguf.gguf import is_gguf, read_gguf
 from forearm.model.pooling.adapters import with_adapter
 from forearm.model.pooling.plan import PoolingPlan
+from forearm.model.pooling.task_types import with_task
 
 
 def with_pooling(
@@ -38,6 +39,8 @@ def with_pooling(
         name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): tensor
         for name, tensor in with_adapter(tensors, plan.adapter).items()
     }
+    if tasks := config.names.get("task_types"):
+        tensors = with_task(tensors, config.names["types"], tasks)
     for index, at in plan.dense_folders.items():
         for name, tensor in read_tensors(at).items():
             stored = f"{plan.dense[index].stored}.{name.rpartition('.')[2]}"

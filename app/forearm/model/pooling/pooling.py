@@ -31,7 +31,7 @@ COLBERT = "HF_ColBERT"
 # Layers with tanh before a classifier, by model type, and the types whose classifier has two layers of its own.
 _POOLERS = {
     "bert": "bert.pooler.dense", "nomic_bert": "nomic_bert.pooler.dense", "gte": "gte.pooler.dense",
-    "new": "new.pooler.dense", "rembert": "rembert.pooler.dense",
+    "new": "new.pooler.dense", "ernie": "ernie.pooler.dense", "rembert": "rembert.pooler.dense",
     "albert": "albert.pooler",
 }  # fmt: skip
 _HEADS = (

@@ -88,6 +88,20 @@ def bert(inputs: FamilyInputs) -> ModelConfig:
     return learned(inputs.with_defaults(max_position_embeddings=512), 0, BERT)
 
 
+def ernie(inputs: FamilyInputs) -> ModelConfig:
+    """ERNIE 1 to 3: ernie-3.0-base-zh; BERT whose texts have a type of task, of which each has the first.
+
+    Its row is added to those of the types of tokens as these are read.
+    """
+    config = bert(inputs)
+    inputs.keys.get("task_type_vocab_size")  # marks it as read: the table has as many rows
+    if not inputs.keys.flag("use_task_id"):
+        return config
+    if not config.token_types:
+        raise inputs.keys.wrong("type_vocab_size", "at least 1 where use_task_id is true")
+    return replace(config, names=config.names | {"task_types": "embeddings.task_type_embeddings"})
+
+
 def roberta(inputs: FamilyInputs) -> ModelConfig:
     """RoBERTa and XLM-RoBERTa (bge-m3, multilingual-e5): BERT with positions from the padding token's id + 1 on.
 

@@ -195,6 +195,7 @@ ENCODERS: dict[str, Callable[[FamilyInputs], ModelConfig]] = {
     "electra": projected.electra,
     "albert": projected.albert,
     "rembert": projected.rembert,
+    "ernie": bert_like.ernie,
     "distilbert": bert_like.distilbert,
     "modernbert": modernbert,
     "nomic_bert": bert_like.nomic_bert,
