@@ -130,7 +130,11 @@ def _mean(case: EncoderCase, **differs: Any) -> EncoderCase:
     return replace(case, asked="MEAN", pool="mean", **differs)
 
 
+# A token of two of the texts.
+_MASK = 223
 _ALBERT = {"embedding_size": 24, "hidden_act": "gelu_new"}
+_ESM_2 = {"position_embedding_type": "rotary", "token_dropout": True, "mask_token_id": _MASK}
+_ESM_1 = {"emb_layer_norm_before": True, "token_dropout": False, "mask_token_id": _MASK}
 
 
 def _t5(projection: str, dense: tuple[int, ...] = (), **settings: Any) -> EncoderCase:
@@ -211,8 +215,17 @@ ENCODER_CASES: list[EncoderCase] = [
     replace(_plain("AlbertForSequenceClassification", **_ALBERT, num_labels=3), pairs=True),
     replace(_plain("ErnieModel", use_task_id=True), pairs=True),
     replace(_plain("ErnieForSequenceClassification", num_labels=2), pairs=True),
+    _plain("XLMRobertaXLModel", type_vocab_size=1),
+    _plain("XLMRobertaXLForSequenceClassification", num_labels=2),
+    _mean(_plain("RobertaPreLayerNormModel")),
+    _plain("RobertaPreLayerNormForSequenceClassification", num_labels=1),
     replace(_plain("RemBertModel", input_embedding_size=16, output_embedding_size=90), pairs=True),
     _plain("RemBertForSequenceClassification", input_embedding_size=80, num_labels=3),
+    _mean(_plain("EsmModel", **_ESM_2), lengths=(45, 33, 64, 7)),
+    replace(_plain("EsmForMaskedLM", **_ESM_1), name="esm-1b", lengths=(127, 2, 70)),
+    _plain("EsmForSequenceClassification", **_ESM_2, num_labels=2),
+    replace(_plain("MegatronBertModel"), pairs=True),
+    replace(_plain("MegatronBertForSequenceClassification", num_labels=2), pairs=True),
     EncoderCase("qwen3-embedding", "Qwen3Model", "Qwen3Config", {"head_dim": 20, "num_key_value_heads": 2}, "last"),
     EncoderCase("qwen3-classifier", "Qwen3ForSequenceClassification", "Qwen3Config",
                 {"head_dim": 20, "num_key_value_heads": 2, "num_labels": 1}, "last"),

@@ -25,7 +25,7 @@ _PREFIXES = (
     "model.", "backbone.", "model.language_model.", "language_model.model.", "model.text_model.", "bert.", "roberta.",
     "distilbert.", "nomic_bert.", "gte.", "mpnet.", "new.", "deberta.", "gpt_neox.", "gpt_neox_japanese.", "model.llm.",
     "transformer.", "thinker.model.", "language_model.backbone.", "text_model.model.", "biogpt.", "electra.", "albert.",
-    "ernie.", "rembert.", "data2vec_text.", "",
+    "ernie.", "rembert.", "esm.", "data2vec_text.", "roberta_prelayernorm.", "",
 )  # fmt: skip
 
 

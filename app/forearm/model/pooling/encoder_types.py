@@ -6,9 +6,8 @@ from forearm.model.families.encoders.encoders import ENCODERS
 
 # Encoders of transformers whose tokens see those on both sides, whatever head the checkpoint has.
 OTHER_ENCODERS = frozenset({
-    "big_bird", "convbert", "deberta", "esm", "eurobert", "flaubert", "fnet", "ibert", "layoutlm", "longformer",
-    "luke", "megatron-bert", "mobilebert", "mra", "nystromformer", "roberta-prelayernorm", "roc_bert", "roformer",
-    "squeezebert", "xlm", "xlm-roberta-xl", "xmod", "yoso",
+    "big_bird", "convbert", "deberta", "eurobert", "flaubert", "fnet", "ibert", "layoutlm", "longformer", "luke",
+    "mobilebert", "mra", "nystromformer", "roc_bert", "roformer", "squeezebert", "xlm", "xmod", "yoso",
 })  # fmt: skip
 
 

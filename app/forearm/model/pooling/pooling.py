@@ -32,10 +32,11 @@ COLBERT = "HF_ColBERT"
 _POOLERS = {
     "bert": "bert.pooler.dense", "nomic_bert": "nomic_bert.pooler.dense", "gte": "gte.pooler.dense",
     "new": "new.pooler.dense", "ernie": "ernie.pooler.dense", "rembert": "rembert.pooler.dense",
-    "albert": "albert.pooler",
+    "megatron-bert": "bert.pooler.dense", "albert": "albert.pooler",
 }  # fmt: skip
 _HEADS = (
-    "roberta", "xlm-roberta", "jina_embeddings_v3", "mpnet", "camembert", "data2vec-text", "electra",
+    "roberta", "xlm-roberta", "jina_embeddings_v3", "mpnet", "camembert", "data2vec-text", "electra", "esm",
+    "xlm-roberta-xl", "roberta-prelayernorm",
 )  # fmt: skip
 _POOLS: dict[str, Pool] = {"MEAN": "mean", "CLS": "cls", "LAST": "last"}
 # Keys of config.json that --hf-overrides may change besides those of the rotary angles.
