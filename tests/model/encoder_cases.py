@@ -135,6 +135,7 @@ _MASK = 223
 _ALBERT = {"embedding_size": 24, "hidden_act": "gelu_new"}
 _ESM_2 = {"position_embedding_type": "rotary", "token_dropout": True, "mask_token_id": _MASK}
 _ESM_1 = {"emb_layer_norm_before": True, "token_dropout": False, "mask_token_id": _MASK}
+_GROUPED = {"num_key_value_heads": 2}
 
 
 def _t5(projection: str, dense: tuple[int, ...] = (), **settings: Any) -> EncoderCase:
@@ -224,6 +225,12 @@ ENCODER_CASES: list[EncoderCase] = [
     _mean(_plain("EsmModel", **_ESM_2), lengths=(45, 33, 64, 7)),
     replace(_plain("EsmForMaskedLM", **_ESM_1), name="esm-1b", lengths=(127, 2, 70)),
     _plain("EsmForSequenceClassification", **_ESM_2, num_labels=2),
+    _mean(_plain("EuroBertModel", **_GROUPED)),
+    replace(_plain("EuroBertForSequenceClassification", **_GROUPED, num_labels=3), pool="late"),
+    replace(_plain("EuroBertForSequenceClassification", **_GROUPED, num_labels=1, classifier_pooling="bos",
+                   attention_bias=True, mlp_bias=True), name="eurobert-first"),
+    replace(_plain("EuroBertForSequenceClassification", **_GROUPED, num_labels=2, classifier_pooling="mean"),
+            name="eurobert-mean", pool="mean"),
     replace(_plain("MegatronBertModel"), pairs=True),
     replace(_plain("MegatronBertForSequenceClassification", num_labels=2), pairs=True),
     EncoderCase("qwen3-embedding", "Qwen3Model", "Qwen3Config", {"head_dim": 20, "num_key_value_heads": 2}, "last"),

@@ -38,6 +38,7 @@ _HEADS = (
     "roberta", "xlm-roberta", "jina_embeddings_v3", "mpnet", "camembert", "data2vec-text", "electra", "esm",
     "xlm-roberta-xl", "roberta-prelayernorm",
 )  # fmt: skip
+_EUROBERT: dict[str, Pool] = {"late": "late", "mean": "mean", "bos": "cls"}
 _POOLS: dict[str, Pool] = {"MEAN": "mean", "CLS": "cls", "LAST": "last"}
 # Keys of config.json that --hf-overrides may change besides those of the rotary angles.
 _OVERRIDES = (
@@ -179,6 +180,14 @@ def _head(keys: Keys, model_type: str, count: int) -> tuple[Pool, tuple[Dense, .
     elif model_type in _HEADS:
         act = "gelu_erf" if model_type == "electra" else "tanh"
         dense = (Dense(hidden, "classifier.dense", activation=act), Dense(count, "classifier.out_proj"))
+    elif model_type == "neobert":
+        dense = (Dense(hidden, "dense", activation="tanh"), Dense(count, "classifier"))
+    elif model_type == "eurobert":
+        key = "classifier_pooling" if "classifier_pooling" in keys else "clf_pooling"  # the latter as published
+        if keys.text(key, "late") not in _EUROBERT:
+            raise keys.wrong(key, " or ".join(_EUROBERT))
+        pool = _EUROBERT[keys.text(key, "late")]
+        dense = (Dense(hidden, "dense", activation="gelu_erf"), Dense(count, "classifier"))
     elif model_type == "deberta-v2":
         act = ACTIVATIONS[keys.text("pooler_hidden_act", "gelu")]
         dense = (Dense(hidden, "pooler.dense", activation=act), Dense(count, "classifier"))

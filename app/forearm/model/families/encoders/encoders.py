@@ -8,7 +8,7 @@ from dataclasses import replace
 from forearm.model.families import switches
 from forearm.model.families.config import Attention, FeedForward, Layer, ModelConfig, Rope
 from forearm.model.families.decoder import ACTIVATIONS, FamilyInputs, activation, decoder, positions, sizes
-from forearm.model.families.encoders import bert_like, deberta, pre_norm, projected
+from forearm.model.families.encoders import bert_like, deberta, llama_like, pre_norm, projected
 from forearm.model.families.encoders.bert_like import MOST_DISTANCE, distance_buckets
 from forearm.model.families.encoders.dense import Dense
 from forearm.model.families.encoders.jina_v2 import jina_v2
@@ -200,6 +200,8 @@ ENCODERS: dict[str, Callable[[FamilyInputs], ModelConfig]] = {
     "roberta-prelayernorm": pre_norm.roberta_prelayernorm,
     "megatron-bert": pre_norm.megatron_bert,
     "esm": pre_norm.esm,
+    "eurobert": llama_like.eurobert,
+    "neobert": llama_like.neobert,
     "distilbert": bert_like.distilbert,
     "modernbert": modernbert,
     "nomic_bert": bert_like.nomic_bert,
