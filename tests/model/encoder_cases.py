@@ -133,6 +133,7 @@ def _mean(case: EncoderCase, **differs: Any) -> EncoderCase:
 # A token of two of the texts.
 _MASK = 223
 _ALBERT = {"embedding_size": 24, "hidden_act": "gelu_new"}
+_DEBERTA_1 = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "type_vocab_size": 0}
 _ESM_2 = {"position_embedding_type": "rotary", "token_dropout": True, "mask_token_id": _MASK}
 _ESM_1 = {"emb_layer_norm_before": True, "token_dropout": False, "mask_token_id": _MASK}
 _GROUPED = {"num_key_value_heads": 2}
@@ -233,6 +234,10 @@ ENCODER_CASES: list[EncoderCase] = [
             name="eurobert-mean", pool="mean"),
     replace(_plain("MegatronBertModel"), pairs=True),
     replace(_plain("MegatronBertForSequenceClassification", num_labels=2), pairs=True),
+    _plain("DebertaModel", **_DEBERTA_1, max_relative_positions=-1),
+    _mean(_plain("DebertaForMaskedLM", **_DEBERTA_1, max_relative_positions=20, position_biased_input=False),
+          lengths=(129, 2, 70)),
+    replace(_plain("DebertaForSequenceClassification", **_DEBERTA_1, num_labels=3), pairs=True),
     EncoderCase("qwen3-embedding", "Qwen3Model", "Qwen3Config", {"head_dim": 20, "num_key_value_heads": 2}, "last"),
     EncoderCase("qwen3-classifier", "Qwen3ForSequenceClassification", "Qwen3Config",
                 {"head_dim": 20, "num_key_value_heads": 2, "num_labels": 1}, "last"),

@@ -6,8 +6,8 @@ from forearm.model.families.encoders.encoders import ENCODERS
 
 # Encoders of transformers whose tokens see those on both sides, whatever head the checkpoint has.
 OTHER_ENCODERS = frozenset({
-    "big_bird", "convbert", "deberta", "flaubert", "fnet", "ibert", "layoutlm", "longformer", "luke", "mobilebert",
-    "mra", "nystromformer", "roc_bert", "roformer", "squeezebert", "xlm", "xmod", "yoso",
+    "big_bird", "convbert", "flaubert", "fnet", "ibert", "layoutlm", "longformer", "luke", "mobilebert", "mra",
+    "nystromformer", "roc_bert", "roformer", "squeezebert", "xlm", "xmod", "yoso",
 })  # fmt: skip
 
 

@@ -188,7 +188,7 @@ def _head(keys: Keys, model_type: str, count: int) -> tuple[Pool, tuple[Dense, .
             raise keys.wrong(key, " or ".join(_EUROBERT))
         pool = _EUROBERT[keys.text(key, "late")]
         dense = (Dense(hidden, "dense", activation="gelu_erf"), Dense(count, "classifier"))
-    elif model_type == "deberta-v2":
+    elif model_type in ("deberta", "deberta-v2"):
         act = ACTIVATIONS[keys.text("pooler_hidden_act", "gelu")]
         dense = (Dense(hidden, "pooler.dense", activation=act), Dense(count, "classifier"))
     elif model_type in ("modernbert", "modernbert-decoder"):

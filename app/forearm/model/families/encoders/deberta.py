@@ -15,6 +15,13 @@ _V2 = BERT | {
     "distances": "encoder.rel_embeddings",
     "distance_norm": "encoder.LayerNorm",
 }
+_V1 = BERT | {
+    "q.bias": "attention.self.q_bias",
+    "v.bias": "attention.self.v_bias",
+    "distances": "encoder.rel_embeddings",
+    "distance_q": "attention.self.pos_q_proj",
+    "distance_k": "attention.self.pos_proj",
+}
 
 
 def deberta_v2(inputs: FamilyInputs) -> ModelConfig:
@@ -23,6 +30,18 @@ def deberta_v2(inputs: FamilyInputs) -> ModelConfig:
     size = keys.integer("hidden_size") // keys.integer("num_attention_heads")
     only = {"share_att_key": True, "norm_rel_ebd": "layer_norm", "conv_kernel_size": 0, "attention_head_size": size}
     return _disentangled(inputs, _V2, only, keys.integer("position_buckets", -1), distance_bias="embedded")
+
+
+def deberta(inputs: FamilyInputs) -> ModelConfig:
+    """DeBERTa 1: NLI classifiers; matrices of its own project embeddings of distances, each distance has one.
+
+    Queries, keys and values of a head follow each other in one matrix, and keys have no bias.
+    """
+    head_dim = inputs.keys.integer("hidden_size") // inputs.keys.integer("num_attention_heads")
+    packed = {part: f"attention.self.in_proj[{i * head_dim}:{head_dim}:{3 * head_dim}]" for i, part in enumerate("qkv")}
+    return _disentangled(
+        inputs, _V1 | packed, {"talking_head": False}, -1, distance_bias="embedded_apart", key_bias=False
+    )
 
 
 def _disentangled(

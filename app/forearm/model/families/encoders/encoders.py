@@ -211,6 +211,7 @@ ENCODERS: dict[str, Callable[[FamilyInputs], ModelConfig]] = {
     "jina_bert_v2": jina_v2,
     "jina_embeddings_v3": bert_like.jina_v3,
     "mpnet": bert_like.mpnet,
+    "deberta": deberta.deberta,
     "deberta-v2": deberta.deberta_v2,
     "t5": t5,
     "mt5": mt5,
