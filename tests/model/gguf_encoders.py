@@ -30,6 +30,7 @@ _KEYS = {
     "rms_norm_eps": "attention.layer_norm_rms_epsilon", "sliding_window": "attention.sliding_window",
     "norm_eps": "attention.layer_norm_epsilon", "local_attention": "attention.sliding_window",
     "global_attn_every_n_layers": "attention.sliding_window_pattern", "hidden_activation": "hidden_activation",
+    "relative_attention_num_buckets": "attention.relative_buckets_count",
 }  # fmt: skip
 _HEADS = {
     "score.weight": "cls.output.weight",
@@ -38,9 +39,12 @@ _HEADS = {
 # whose classifier is the last layer
 _DIRECT = (
     "BertForSequenceClassification", "DistilBertForSequenceClassification", "ModernBertForSequenceClassification",
+    "NeoBERTForSequenceClassification",
 )  # fmt: skip
 _DISTIL = {"dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads"}
 _DISTIL |= {"hidden_dim": "intermediate_size"}
+_T5 = {"d_model": "hidden_size", "num_layers": "num_hidden_layers", "num_heads": "num_attention_heads"}
+_T5 |= {"d_ff": "intermediate_size", "d_kv": "head_dim", "layer_norm_epsilon": "rms_norm_eps"}
 
 
 def write_encoder(
@@ -60,7 +64,7 @@ def write_encoder(
     of interleaved angles. instead: tensors that stand for the feed-forwards of their layers.
     """
     config = json.loads((folder / "config.json").read_text())
-    config = {_DISTIL.get(name, name): value for name, value in config.items()}
+    config = {(_DISTIL | _T5).get(name, name): value for name, value in config.items()}
     names = gguf.get_tensor_name_map(_architecture(architecture), config["num_hidden_layers"])
     tensors: dict[str, Any] = {}
     for name, values in load_file(folder / "model.safetensors").items():

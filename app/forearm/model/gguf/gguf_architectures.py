@@ -208,6 +208,8 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
     "jina-bert-v3": GgufArchitecture(("jina_embeddings_v3",), gguf_encoders.with_types, gguf_encoders.BERT),
     "modern-bert": GgufArchitecture(("modernbert",), gguf_encoders.modern_bert, gguf_encoders.MODERN),
     "eurobert": GgufArchitecture(("llama",)),
+    "neo-bert": GgufArchitecture(("neobert",), gguf_encoders.neo_bert, gguf_encoders.NEO, rows=("q", "k", "v")),
+    "t5encoder": GgufArchitecture(("t5", "umt5"), gguf_encoders.t5_encoder, gguf_encoders.T5),
     "llama-embed": GgufArchitecture(("llama",), interleaved=True),
     "gemma-embedding": GgufArchitecture(("gemma3_text",), gguf_encoders.embedding_gemma),
 }  # fmt: skip

@@ -185,13 +185,15 @@ def _names(metadata: GgufMetadata, own: GgufArchitecture, config: ModelConfig) -
     for key, stored in config.names.items():
         if re.fullmatch(r"layers\.\d+", key):  # of layers behind one that is left out
             names[key] = stored.replace("layers.", "blk.")
-    for key in own.rows:
-        _, bracket, place = config.names[key].partition("[")
-        names[key] += bracket + place
     if any(_restored(metadata, rope, config.head_dim) for rope in config.ropes):
         names |= {"q": "attn_q[halves]", "k": "attn_k[halves]"}
     if metadata.has("blk.0.attn_qkv.weight") and not config.has_states:
         names |= dict.fromkeys("qkv", "attn_qkv")
+    for key in own.rows:
+        _, bracket, place = config.names[key].partition("[")
+        names[key] += bracket + place
+    if config.distance_bias == "each_layer":  # umT5's
+        names["attention_bias"] = "attn_rel_b"
     if config.parallel_residual and not metadata.has("blk.0.ffn_norm.weight"):
         names["pre_mlp_norm"] = names["input_norm"]
     if metadata.architecture == "jina-bert-v2" and not metadata.has("blk.0.ffn_gate.weight"):

@@ -13,6 +13,10 @@ from forearm.model.gguf.gguf_metadata import GgufMetadata
 # Norms follow each half of a layer.
 BERT = {"types": "token_types", "pre_mlp_norm": "attn_output_norm", "output_norm": "layer_output_norm"}
 MODERN = {"gate": "ffn_up", "up": "ffn_up", "layers.0.input_norm": "token_embd_norm"}
+NEO = {"gate": "ffn_up", "up": "ffn_up", "final_norm": "enc.output_norm"}
+T5 = {
+    "layers": "enc.blk", "o": "attn_o", "attention_bias": "enc.blk.0.attn_rel_b", "final_norm": "enc.output_norm",
+}  # fmt: skip
 _NOMIC_MOST = 2048  # tokens of a text in training; the context length of files is what stretched angles would reach
 
 
@@ -47,6 +51,29 @@ def modern_bert(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
         "norm_bias": metadata.any_layer("attn_norm.bias"),
     }
     return with_types(metadata, values)
+
+
+def neo_bert(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add NeoBERT's own keys: the width of its feed-forward is two thirds of the one that its config.json gives.
+
+    Its q, k and v are by heads, as in the model's own code and its checkpoint, whose rows the converter does not
+    reorder.
+    """
+    values["intermediate_size"] = metadata.tensor("blk.0.ffn_down.weight").shape[1] * 3 // 2
+    values["max_length"] = values["max_position_embeddings"]
+    return with_types(metadata, values)
+
+
+def t5_encoder(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add the buckets of distances and the activation of T5's encoder, and whether each layer has its own bias.
+
+    As in llama.cpp, a gated feed-forward has GELU, another one ReLU, and buckets end at a distance of 128.
+    """
+    values["relative_attention_num_buckets"] = metadata.size("attention.relative_buckets_count")
+    gated = metadata.has("enc.blk.0.ffn_gate.weight")
+    values["feed_forward_proj"] = "gated-gelu" if gated else "relu"
+    with_types(metadata, values)
+    return "umt5" if metadata.has("enc.blk.1.attn_rel_b.weight") else "t5"
 
 
 def embedding_gemma(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:

@@ -14,7 +14,7 @@ from forearm.model.families.keys import Keys
 ENCODERS = {
     "bert": "bert", "nomic-bert": "nomic_bert", "nomic-bert-moe": "nomic_bert_moe",
     "jina-bert-v2": "jina_bert_v2", "jina-bert-v3": "jina_embeddings_v3", "modern-bert": "modernbert",
-    "eurobert": "llama", "llama-embed": "llama",
+    "eurobert": "llama", "llama-embed": "llama", "neo-bert": "neobert", "t5encoder": "t5",
     "gemma-embedding": "gemma3_text",
 }  # fmt: skip
 NONE, MEAN, FIRST, LAST, RANK = range(5)  # none: vectors of tokens alone; rank: scores of pairs

@@ -66,7 +66,8 @@ def _classifier(gguf: Gguf, pool: Pool, model_type: str) -> PoolingPlan:
         # llama.cpp's kind of pooling for scores is the mean of this architecture's rows, and files name no other.
         pool, dense = "mean", (Dense(hidden, "cls", bias, "gelu_erf", "cls.norm"),)
     elif "cls.weight" in gguf.tensors:  # DistilBERT's has ReLU, and the model no types of tokens
-        act: DenseActivation = "tanh" if "token_types.weight" in gguf.tensors else "relu"
+        tanh = "token_types.weight" in gguf.tensors or model_type == "neobert"
+        act: DenseActivation = "tanh" if tanh else "relu"
         dense = (Dense(gguf.tensors["cls.weight"].shape[0], "cls", activation=act),)
     elif model_type == "bert":
         log.warning(

@@ -1,4 +1,4 @@
-"""Build the tokenizer of an encoder from the metadata of a .gguf file: BERT's word pieces, XLM-RoBERTa's unigrams.
+"""Build the tokenizer of an encoder from the metadata of a .gguf file: BERT's word pieces, unigrams.
 
 Source: src/llama-vocab.cpp and convert_hf_to_gguf.py of ggml-org/llama.cpp; transformers' tokenizers of both.
 """
@@ -43,7 +43,9 @@ def word_pieces(tokens: Sequence[str], plain: Sequence[bool], special: Mapping[s
 
 
 def unigram(keys: Keys, tokens: Sequence[str], scores: Sequence[float], special: Mapping[str, str]) -> Tokenizer:
-    """Return a tokenizer of XLM-RoBERTa's kind: the pieces whose scores have the largest sum.
+    """Return a tokenizer of XLM-RoBERTa's kind, or T5's: the pieces whose scores have the largest sum.
+
+    T5 has no token before a text, and one behind each of a pair.
 
     Raises: ConfigError naming the key whose value is wrong.
     """
@@ -60,6 +62,12 @@ def unigram(keys: Keys, tokens: Sequence[str], scores: Sequence[float], special:
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="always")]
     )
     made.decoder = decoders.Metaspace(replacement=_SPACE, prepend_scheme="always")
+    if not special.keys() & {"cls_token", "bos_token"} and "eos_token" in special:
+        end = special["eos_token"], tokens.index(special["eos_token"])
+        made.post_processor = processors.TemplateProcessing(
+            single=f"$A {end[0]}", pair=f"$A {end[0]} $B {end[0]}", special_tokens=[end]
+        )
+        return made
     begin, end = _around(tokens, special)
     made.post_processor = processors.TemplateProcessing(
         single=f"{begin[0]} $A {end[0]}",
