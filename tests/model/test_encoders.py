@@ -178,7 +178,9 @@ def test_vectors_have_unit_length_and_scores_are_probabilities(case: EncoderCase
     np.testing.assert_allclose(unit, wanted, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", ["bert-plain", "modernbert-windows", "qwen3-embedding", "embeddinggemma"])
+@pytest.mark.parametrize(
+    "name", ["bert-plain", "modernbert-windows", "qwen3-embedding", "embeddinggemma", "albertmodel"]
+)
 def test_vectors_of_tokens_are_rows_through_the_dense_layers(name: str, native: Native, made: dict[str, Made]) -> None:
     one = made[name]
     ids, second = one.case.prompts()[1]
@@ -191,7 +193,14 @@ def test_vectors_of_tokens_are_rows_through_the_dense_layers(name: str, native: 
 
 
 @pytest.mark.parametrize(("quantization", "least"), [("int8", 0.995), ("int4", 0.8)])
-@pytest.mark.parametrize("name", ["bert-pairs-mean", "mpnetmodel", "debertav2model", "t5-relu", "t5-gated-gelu"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bert-pairs-mean", "mpnetmodel", "debertav2model", "t5-relu", "t5-gated-gelu", "camembertmodel", "electramodel",
+        "albertmodel", "erniemodel", "xlmrobertaxlmodel", "robertaprelayernormmodel", "rembertmodel", "esmmodel",
+        "eurobertmodel", "megatronbertmodel", "debertamodel",
+    ],
+)  # fmt: skip
 def test_quantized_weights_turn_a_vector_by_little(
     name: str, quantization: str, least: float, made: dict[str, Made]
 ) -> None:
@@ -207,8 +216,12 @@ def test_quantized_weights_turn_a_vector_by_little(
 
 @pytest.mark.parametrize("quantization", ["none", "int8", "int4"])
 @pytest.mark.parametrize(
-    "name", ["bert-classifier", "deberta-long", "modernbert-windows", "qwen3-embedding", "embeddinggemma", "t5-relu"]
-)
+    "name",
+    [
+        "bert-classifier", "deberta-long", "modernbert-windows", "qwen3-embedding", "embeddinggemma", "t5-relu",
+        "electraforpretraining", "albertmodel", "rembertmodel", "esmmodel", "debertamodel",
+    ],
+)  # fmt: skip
 def test_what_is_said_to_fit_takes_no_more(name: str, quantization: str, made: dict[str, Made]) -> None:
     folder = made[name].folder
     config = engine_config(model=str(folder), runner="pooling", quantization=quantization)
@@ -245,7 +258,7 @@ def test_attention_is_in_bfloat16_beside_int8_activations_alone(
 def test_every_family_of_encoders_has_a_case(made: dict[str, Made]) -> None:
     from forearm.model.families.encoders.encoders import ENCODERS
 
-    # nomic_bert_moe and jina_bert_v2, which transformers has no classes of, are in test_gguf_encoders.py
-    assert set(ENCODERS) - {"new", "nomic_bert_moe", "jina_bert_v2"} <= {
+    # Types that transformers has no classes of are in test_gguf_encoders.py and test_neobert.py.
+    assert set(ENCODERS) - {"new", "nomic_bert_moe", "jina_bert_v2", "neobert"} <= {
         one.model.config.model_type for one in made.values()
     }

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 from tests.unit.model.published_encoders import ENCODERS, GTE, MODULES, NOMIC, NOMIC_OF_TRANSFORMERS
+from tests.unit.model.published_encoders_further import FURTHER
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoModelForTextEncoding
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
@@ -19,6 +20,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.names import parts
+from forearm.model.checkpoint.shards import StoredTensor
 from forearm.model.checkpoint.unread_tensors import unread_names
 from forearm.model.families.encoders.bert_like import distance_buckets
 from forearm.model.families.encoders.deberta import embedded_distances
@@ -60,27 +62,26 @@ def plan(folder: Path, **asked: Any) -> PoolingPlan:
     return found
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("name", ENCODERS | FURTHER)
 def test_every_tensor_of_a_published_encoder_is_where_transformers_has_it(name: str, tmp_path: Path) -> None:
-    write(tmp_path, {"torch_dtype": "float32", **ENCODERS[name]})
+    write(tmp_path, {"torch_dtype": "float32", **(ENCODERS | FURTHER)[name]})
     config = AutoConfig.from_pretrained(tmp_path)
     kind = AutoModelForSequenceClassification if "Sequence" in str(config.architectures) else AutoModel
     kind = AutoModelForTextEncoding if config.model_type == "t5" else kind
     with torch.device("meta"):
         theirs = kind.from_config(config)
     shapes = {key: tuple(tensor.shape) for key, tensor in theirs.state_dict().items()}
-    own, _ = with_pooling(tmp_path, read_config(tmp_path, pooled=True), {}, plan(tmp_path))
+    tensors = {key: StoredTensor(key, tmp_path, "F32", shape, 0, 0) for key, shape in shapes.items()}
+    own, tensors = with_pooling(tmp_path, read_config(tmp_path, pooled=True), tensors, plan(tmp_path))
 
     ours: dict[str, tuple[int, ...]] = {}
     for part in parts(own, shapes):
-        rows = ours[part.stored][0] if part.stored in ours else 0
+        rows = part.of_rows or part.shape[0] + (ours[part.stored][0] if part.stored in ours else 0)
         table = part.name == "attention_bias"  # the module reads it as one vector
-        ours[part.stored] = (
-            (part.shape[0] // own.heads, own.heads) if table else (rows + part.shape[0], *part.shape[1:])
-        )
+        ours[part.stored] = (part.shape[0] // own.heads, own.heads) if table else (rows, *part.shape[1:])
 
     assert {key: shapes.get(key) for key in ours} == ours
-    assert not unread_names(own, shapes, ours)
+    assert not unread_names(own, tensors, ours)
 
 
 @pytest.mark.parametrize("name", ["gte-modernbert-base"])
