@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
-from tests.model.encoder_cases import EncoderCase, make
+from tests.model.encoder_cases import ENCODER_CASES, EncoderCase, make
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
@@ -67,3 +69,22 @@ def test_an_electra_cross_encoder_scores_pairs(tmp_path: Path) -> None:
             logit = model(input_ids=pair["input_ids"], token_type_ids=pair["token_type_ids"]).logits.item()
         assert int(pair["token_type_ids"].sum()) == len(document.split()) + 1
         assert abs(output.outputs.score - 1 / (1 + np.exp(-logit))) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["megatronbertmodel", "robertaprelayernormmodel", "esmmodel", "esm-1b"])
+def test_4_bits_are_calibrated_where_norms_stand_before_halves_of_layers(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    case = next(one for one in ENCODER_CASES if one.name == name)
+    make(case, tmp_path)
+    tokenizer(tmp_path, twice=True)
+    prompts: Any = [{"prompt_token_ids": ids} for ids, _ in case.prompts()]
+
+    with caplog.at_level("INFO"):
+        exact, rounded = (
+            np.array([o.outputs.embedding for o in LLM(str(tmp_path), threads=2, quantization=how).embed(prompts)])
+            for how in ("none", "int4")
+        )
+
+    assert "weights: calibrated on" in caplog.text
+    assert 0.95 < (exact * rounded).sum(axis=1).min() < 1 - 1e-6

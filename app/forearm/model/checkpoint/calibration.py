@@ -232,4 +232,5 @@ def _one_layer(config: ModelConfig, layer: int, tokens: int) -> ModelConfig:
         embedding_scale=config.embedding_scale if first else 1.0,
         norm_residual=config.norm_residual if first else "none",
         learned_positions=config.learned_positions and first, embed_norm=config.embed_norm and first,
+        token_types=config.token_types * first, dropped_token=None,
     )  # fmt: skip

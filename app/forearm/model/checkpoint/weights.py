@@ -179,7 +179,7 @@ def _load_calibrated(
         if centred:
             centred.squares.clear()
             seen = ColumnSquares(centred.squares, centred.expert_rows, one, layer)
-        beside = ("attention_bias", *(("positions", "embed_norm", "embed_norm.bias") if layer == 0 else ()))
+        beside = ("attention_bias", *(("positions", "types", "embed_norm", "embed_norm.bias") if layer == 0 else ()))
         for part, stored in (*layers[layer], *(source for source in layers[None] if source[0].name in beside)):
             name = part.name.replace(f"layers.{layer}.", "layers.0.", 1)
             plain.load(seen, replace(part, name=name), stored)
