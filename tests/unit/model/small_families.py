@@ -228,6 +228,18 @@ SMALL: dict[str, dict[str, Any]] = {
         "share_att_key": True, "norm_rel_ebd": "layer_norm", "pos_att_type": "p2c|c2p", "position_buckets": 16,
         "position_biased_input": False, "type_vocab_size": 0, "max_relative_positions": -1,
     },
+    "deberta-1": {
+        **_BERT, "model_type": "deberta", "architectures": ["DebertaModel"], "relative_attention": True,
+        "pos_att_type": "p2c|c2p", "position_biased_input": False, "type_vocab_size": 0, "max_relative_positions": 16,
+    },
+    "albert": {
+        **_BERT, "model_type": "albert", "architectures": ["AlbertModel"], "embedding_size": 24, "num_hidden_groups": 2,
+        "inner_group_num": 2, "hidden_act": "gelu_new",
+    },
+    "esm": {
+        "model_type": "esm", "architectures": ["EsmModel"], "layer_norm_eps": 1e-5, "mask_token_id": 40,
+        "pad_token_id": 1, "position_embedding_type": "rotary", "token_dropout": True, "emb_layer_norm_before": True,
+    },
     "mpnet": {
         **_BERT, "model_type": "mpnet", "architectures": ["MPNetModel"], "relative_attention_num_buckets": 32,
         "max_position_embeddings": 66,

@@ -161,6 +161,13 @@ from forearm.model.quantization.quantization import Asked
         ("jamba", {"mamba_expand": 1 << 40}),
         ("jamba", {"num_experts": -3}),
         ("roberta", {"pad_token_id": -5}),
+        ("albert", {"embedding_size": 0}),
+        ("albert", {"embedding_size": 1 << 62}),
+        ("albert", {"num_hidden_groups": 1 << 62}),
+        ("albert", {"inner_group_num": -1}),
+        ("esm", {"mask_token_id": 1 << 40}),
+        ("esm", {"rope_theta": float("nan")}),
+        ("deberta-1", {"max_relative_positions": 1 << 40}),
     ],
     ids=str,
 )  # fmt: skip
