@@ -235,6 +235,7 @@ ENCODER_CASES: list[EncoderCase] = [
     replace(_plain("MegatronBertModel"), pairs=True),
     replace(_plain("MegatronBertForSequenceClassification", num_labels=2), pairs=True),
     _plain("DebertaModel", **_DEBERTA_1, max_relative_positions=-1),
+    replace(_plain("DebertaModel", **_DEBERTA_1, hidden_size=192), name="deberta-1-wide"),
     _mean(_plain("DebertaForMaskedLM", **_DEBERTA_1, max_relative_positions=20, position_biased_input=False),
           lengths=(129, 2, 70)),
     replace(_plain("DebertaForSequenceClassification", **_DEBERTA_1, num_labels=3), pairs=True),
