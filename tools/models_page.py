@@ -14,6 +14,7 @@ from typing import Any
 
 from forearm.model.families.encoders.encoders import ENCODERS
 from forearm.model.families.families import FAMILIES, Family
+from forearm.model.gguf.conversion.written_families import GGUF_FAMILIES
 from forearm.model.gguf.gguf_architectures import ARCHITECTURES
 from forearm.model.gguf.short_names import SHORT_NAMES
 from forearm.model.pooling.encoder_types import OTHER_ENCODERS
@@ -35,7 +36,8 @@ Each is compared with transformers in float32 over 64 greedy tokens (`tests/mode
 bfloat16, float16 or float32, quantized while loading (`--quantization`), or a checkpoint's GPTQ, AWQ,
 compressed-tensors, FP8, MXFP4, which stays in its 4.25 bits a weight (gpt-oss-20b takes 12.8 GiB), and BitNet's ternary
 weights, kept as int4 beside int8 activations (BitNet b1.58 2B4T takes 1.59 GiB, its bfloat16 embedding included). GGUF
-says whether files of that architecture are read. Where layers keep a state beside keys and values (`lfm2`, `lfm3`,
+says whether files of that architecture are read, and whether `forearm quantize --format gguf-…` writes one of a folder
+of that type. Where layers keep a state beside keys and values (`lfm2`, `lfm3`,
 `granitemoehybrid`, `bamba`, `falcon_h1`, `nemotron_h`, `mamba`, `falcon_mamba`, `jamba`, `mamba2`, `zamba2`,
 `recurrent_gemma`, `zaya`, `inkling_text`, `qwen3_next`, `qwen3_5`, `kimi_linear`, `olmo_hybrid`, `bailing_hybrid`,
 `minimax`, `deepseek_v4`, `qwen4_exp_text`), prompts go on from
@@ -156,7 +158,10 @@ def page() -> str:
     """Return the whole page."""
     rows = [
         HEAD,
-        *_table(FAMILIES, {name for one in ARCHITECTURES.values() for name in one.families}),
+        *_table(
+            FAMILIES,
+            {"read": {name for one in ARCHITECTURES.values() for name in one.families}, "written": set(GGUF_FAMILIES)},
+        ),
         MEMORY.rstrip(),
         *_memory(json.loads(SIZES.read_text())),
         "\n## Embedding, scoring and classifying ([how](embeddings.md))\n",
@@ -202,8 +207,8 @@ def _memory(sizes: dict[str, dict[str, Any]]) -> Iterable[str]:
         yield f"| {shown} | `{found['type']}` | {count} | {' | '.join(cell or '–' for cell in cells)} |"
 
 
-def _table(families: dict[str, Family], gguf: set[str] | None) -> Iterable[str]:
-    """Yield the rows of a table; gguf: the families of .gguf files, which get a column."""
+def _table(families: dict[str, Family], gguf: dict[str, set[str]] | None) -> Iterable[str]:
+    """Yield the rows of a table; gguf: the families of .gguf files that are read and written, which get a column."""
     yield "| Type | |" + ("" if gguf is None else " GGUF |")
     yield "|---|---|" + ("" if gguf is None else "---|")
     first_of: dict[Family, str] = {}
@@ -211,7 +216,8 @@ def _table(families: dict[str, Family], gguf: set[str] | None) -> Iterable[str]:
         first, _, _ = (inspect.getdoc(family) or "").partition("\n")
         if first_of.setdefault(family, name) != name:
             first = f"As `{first_of[family]}`."
-        yield f"| `{name}` | {first} |" + ("" if gguf is None else f" {'yes' if name in gguf else ''} |")
+        done = None if gguf is None else ", ".join(does for does, names in gguf.items() if name in names)
+        yield f"| `{name}` | {first} |" + ("" if done is None else f" {done} |")
 
 
 if __name__ == "__main__":

@@ -116,7 +116,8 @@ def _write_codes(given: Namespace, place: Path, threads: int) -> Path:
 
 def _write_gguf(given: Namespace, place: Path, threads: int) -> Path:
     """Write a .gguf file, with the model's README and licence beside it. Returns: the file."""
-    checkpoint, mixture = float_checkpoint(place), given.format.removeprefix(_GGUF)
+    mixture = given.format.removeprefix(_GGUF)
+    checkpoint = float_checkpoint(place, mixture)
     name = re.sub(r"[-.](I?Q\d\w*|B?F16|F32)$", "", place.stem) if is_gguf(place) else Path(given.model).name
     path = Path(given.output) / f"{name or place.name}-{mixture}.gguf"
     own, config = is_gguf(place), checkpoint.config

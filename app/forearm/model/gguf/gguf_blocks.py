@@ -13,7 +13,8 @@ from collections.abc import Callable
 import numpy as np
 
 from forearm.array_types import Float32Array, UInt8Array
-from forearm.model.gguf.gguf_codes import BLOCK_TYPES
+from forearm.errors import ConfigError
+from forearm.model.gguf.gguf_codes import BLOCK_TYPES, FLOATS
 
 # Types of rows that are no multiple of 256 values long, as llama.cpp chooses them (src/llama-quant.cpp).
 _OF_SHORT_ROWS = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
@@ -24,6 +25,8 @@ Encode = Callable[[Float32Array, Float32Array], UInt8Array]
 
 def type_of_rows(dtype: str, columns: int) -> str:
     """Return the type for rows of so many values: `dtype`, what stands for a K type, or F16 if 32 do not divide it."""
+    if dtype in FLOATS:
+        return dtype
     if columns % 32:
         return "F16"
     return _OF_SHORT_ROWS.get(dtype, dtype) if columns % 256 else dtype
@@ -32,14 +35,22 @@ def type_of_rows(dtype: str, columns: int) -> str:
 def encode_rows(dtype: str, rows: Float32Array, importance: Float32Array | None = None) -> UInt8Array:
     """Round rows to blocks.
 
-    dtype: one of ENCODED, F16 or F32. rows: float32 [rows, columns]. importance: float32 [columns], weights of the
-    squared errors; None: all count alike.
-    Returns: uint8 [rows, bytes of a row]. Raises: ValueError for floats that are not numbers.
+    dtype: one of ENCODED, F32, F16 or BF16. rows: float32 [rows, columns]. importance: float32 [columns], weights of
+    the squared errors; None: all count alike.
+    Returns: uint8 [rows, bytes of a row]. Raises: ValueError for floats that are not numbers, ConfigError for
+    those that float16 does not have.
     """
     if not np.isfinite(rows).all():
         raise ValueError("a weight is not a number")
-    if dtype in ("F16", "F32"):
-        return rows.astype(np.float16 if dtype == "F16" else np.float32).view(np.uint8)
+    if dtype == "F32":
+        return rows.astype(np.float32).view(np.uint8)
+    if dtype == "F16":
+        if np.abs(rows).max(initial=0) >= 65520:  # which rounds to infinity
+            raise ConfigError(f"a weight of {np.abs(rows).max():g} is more than float16 has; choose gguf-BF16")
+        return rows.astype(np.float16).view(np.uint8)
+    if dtype == "BF16":  # to the nearest, and of two equally near ones to the even one
+        bits = np.ascontiguousarray(rows, np.float32).view(np.uint32)
+        return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16).view(np.uint8)
     count, columns = rows.shape
     encode, values = ENCODED[dtype]
     stored = np.empty((count, columns // values * BLOCK_TYPES[dtype].bytes), np.uint8)

@@ -9,7 +9,6 @@ Source of the mixtures: src/llama-quant.cpp of ggml-org/llama.cpp.
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,12 +28,15 @@ from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.families.config import Experts, ModelConfig
 from forearm.model.families.keys import read_json, text_part
 from forearm.model.families.matrices import matrices, uniform_formats
+from forearm.model.gguf.conversion.written_families import family_of
+from forearm.model.gguf.conversion.written_tensors import column_orders, columns_of, in_file_order, written_names
 from forearm.model.gguf.gguf import is_gguf, read_gguf
-from forearm.model.gguf.gguf_architectures import ARCHITECTURES, NAMES
+from forearm.model.gguf.gguf_architectures import ARCHITECTURES
 from forearm.model.gguf.gguf_blocks import encode_rows, type_of_rows
+from forearm.model.gguf.gguf_codes import FLOATS
 from forearm.model.gguf.gguf_config import gguf_config
 from forearm.model.gguf.gguf_header import gguf_header
-from forearm.model.gguf.gguf_keys import architecture_of, difference, metadata_of
+from forearm.model.gguf.gguf_keys import difference, metadata_of
 from forearm.model.quantization.rounding import PLAIN, Rounding
 
 ROWS = 64  # of a matrix that a thread rounds at a time
@@ -70,7 +72,7 @@ class Mixture:
             if self.mixed and module.startswith("ffn_down"):
                 more = _is_sensitive(_layer(name), len(config.layers))
             dtype = self.more if more else self.most
-            if eight and (module in _VALUES or module == "attn_k"):
+            if eight and self.most not in FLOATS and (module in _VALUES or module == "attn_k"):
                 dtype = "Q8_0"
             if eight and module == "attn_output":
                 dtype = self.of_eight or dtype
@@ -85,14 +87,16 @@ def _is_sensitive(layer: int, layers: int) -> bool:
 
 
 MIXTURES = {
+    **{name: Mixture(number, name, name) for name, number in (("F32", 0), ("F16", 1), ("BF16", 32))},
     "Q4_0": Mixture(2, "Q4_0", "Q6_K"), "Q8_0": Mixture(7, "Q8_0", "Q8_0"), "Q6_K": Mixture(18, "Q6_K", "Q6_K"),
     "Q4_K_M": Mixture(15, "Q4_K", "Q6_K", True, "Q5_K"), "Q5_K_M": Mixture(17, "Q5_K", "Q6_K", True),
 }  # fmt: skip
 
 
-def float_checkpoint(place: Path) -> Checkpoint:
+def float_checkpoint(place: Path, mixture: str) -> Checkpoint:
     """Return the checkpoint in a model folder or .gguf file as floats, to be calibrated where its layers allow it.
 
+    mixture: a name of MIXTURES; those of floats are not calibrated.
     Raises: ConfigError for models that are not written as .gguf files.
     """
     checkpoint = open_checkpoint(place)
@@ -100,9 +104,9 @@ def float_checkpoint(place: Path) -> Checkpoint:
     if checkpoint.method not in ("", "gguf"):
         raise ConfigError(f"{place}: the checkpoint is quantized already ({checkpoint.method}); name one of floats")
     if not is_gguf(place):
-        architecture_of(config)
+        family_of(config)
     exact = uniform_formats(config, WeightFormat("float32"))
-    return replace(checkpoint, formats=exact, calibrated=config.layers_stand_alone)
+    return replace(checkpoint, formats=exact, calibrated=mixture not in FLOATS and config.layers_stand_alone)
 
 
 @dataclass(frozen=True)
@@ -135,13 +139,15 @@ class GgufWriter:
     ) -> None:
         if path.parent.exists() and any(path.parent.iterdir()):
             raise ConfigError(f"{path.parent} has files; name a new folder")
-        self._head_dim, own = checkpoint.config.head_dim, is_gguf(checkpoint.folder)
+        self._config, own = checkpoint.config, is_gguf(checkpoint.folder)
         contents = _of_file(checkpoint) if own else _of_folder(checkpoint, path.stem)
         self._parts: dict[str, list[TensorPart]] = defaultdict(list)  # by name, in the order of the executor's rows
         for part in sorted(contents.parts, key=lambda part: part.at):
             self._parts[part.name].append(part)
         metadata = contents.metadata | dict(vocabulary) | {"general.file_type": MIXTURES[mixture].number}
-        self._interleaved = not own and ARCHITECTURES[metadata["general.architecture"]].interleaved
+        architecture = ARCHITECTURES[metadata["general.architecture"]]
+        self._interleaved = not own and architecture.interleaved
+        self._orders = column_orders(checkpoint.config) if architecture.tiled and not own else {}
         types = MIXTURES[mixture].types(contents.rounded, checkpoint.config)
         types |= {name: dtype for name, (dtype, _) in contents.copied.items()}
         tensors = {name: (types.get(name, "F32"), shape) for name, shape in contents.shapes.items()}
@@ -164,9 +170,14 @@ class GgufWriter:
             )
 
     def load_vector(self, name: str, values: Float32Array, row: int = 0) -> None:
-        """Write a norm or bias, float32 [rows]."""
-        if name in self._parts:
-            self._put(name, row, np.ascontiguousarray(values).view(np.uint8).reshape(-1, 4))
+        """Write a norm or bias, float32 [rows]: norms with the one, decays as llama.cpp multiplies with them."""
+        if name not in self._parts:
+            return
+        if self._parts[name][0].negative_exp:
+            values = -np.exp(values)
+        if self._config.norm_plus_one and name.endswith("_norm") and not name.endswith("gate_norm"):
+            values = values + np.float32(1)
+        self._put(name, row, np.ascontiguousarray(values).view(np.uint8).reshape(-1, 4))
 
     def load_matrix(
         self, name: str, data: Float32Array | UInt16Array, dtype: str, row: int = 0, rounding: Rounding = PLAIN
@@ -174,10 +185,12 @@ class GgufWriter:
         """Round rows of a matrix, and write them."""
         if name not in self._parts:
             return
-        stored = self._places[self._parts[name][0].stored].dtype
+        stored, order = self._places[self._parts[name][0].stored].dtype, self._orders.get(name, slice(None))
+        importance = None if rounding.importance is None else rounding.importance[order]
 
         def rounded(first: int) -> UInt8Array:
-            return encode_rows(stored, widened(data[first : first + ROWS], dtype), rounding.importance)
+            floats = np.ascontiguousarray(widened(data[first : first + ROWS], dtype)[:, order])
+            return encode_rows(stored, floats, importance)
 
         starts = range(0, len(data), ROWS)
         for first, blocks in zip(starts, self._threads.map(rounded, starts), strict=True):
@@ -189,15 +202,18 @@ class GgufWriter:
         self._partial.rename(self._path)
 
     def _put(self, name: str, row: int, stored: UInt8Array) -> None:
-        """Write rows of a part, uint8 [rows, bytes of one]; a vector has a row for each value. row: the executor's."""
-        parts_of_name = self._parts[name]
-        part = parts_of_name[bisect_right(parts_of_name, row, key=lambda part: part.at) - 1]
-        rows = np.arange(row, row + len(stored)) - part.at
-        if self._interleaved and name.split(".")[2:3] in (["q"], ["k"]):  # the values of a head's two halves alternate
-            of_head, half = rows % self._head_dim, self._head_dim // 2
-            rows = rows - of_head + of_head % half * 2 + of_head // half
-        place = self._places[part.stored]
-        self._file[place.begin : place.end].reshape(-1, stored.shape[1])[part.row + rows * part.step] = stored
+        """Write rows of a tensor, uint8 [rows, bytes of one]; of a vector, each value is one. row: the executor's."""
+        own, rows = self._parts[name], np.arange(row, row + len(stored))
+        part_of = np.searchsorted([part.at for part in own], rows, "right") - 1
+        for i in np.unique(part_of):
+            part, mine = own[i], part_of == i
+            at = rows[mine] - part.at
+            if self._interleaved and name.split(".")[2:3] in (["q"], ["k"]):  # a head's two halves alternate
+                of_head, half = at % self._config.head_dim, self._config.head_dim // 2
+                at = at - of_head + of_head % half * 2 + of_head // half
+            place = self._places[part.stored]
+            whole = self._file[place.begin : place.end].reshape(-1, stored.shape[1])
+            whole[part.row + at * part.step] = stored[mine]
 
 
 def _module(name: str) -> str:
@@ -212,7 +228,9 @@ def _layer(name: str) -> int:
 def _rounded(config: ModelConfig, found: Sequence[TensorPart]) -> dict[str, int]:
     """Return the columns of each tensor that is rounded: all of its parts are rows of matrices that may be."""
     formats = uniform_formats(config, WeightFormat("int8"))
-    exact = {part.stored for part in found if not part.matrix or not formats[part.matrix].is_quantized or part.turned}
+    heads = {spec.name for spec in matrices(config) if spec.role == "mixer_heads"}  # exact in memory, small in files
+    rounded = {name for name, format in formats.items() if format.is_quantized or name in heads}
+    exact = {part.stored for part in found if part.matrix not in rounded or part.turned}
     kept = {part.stored for part in found if any(name in part.stored for name in _KEPT)}
     return {part.stored: part.shape[1] for part in found if part.stored not in exact | kept}
 
@@ -241,19 +259,31 @@ def _of_folder(checkpoint: Checkpoint, name: str) -> _Contents:
     """Return the contents of a file of the model in a folder; factors of its angles are copied."""
     config, keys = checkpoint.config, read_json(checkpoint.folder / "config.json")
     metadata, factors = metadata_of(config, text_part(keys) or keys, name)
-    named = replace(config, names=NAMES | dict(ARCHITECTURES[metadata["general.architecture"]].names))
-    found = parts(named, {"token_embd.weight"})
-    experts = {spec.name: spec.experts for spec in matrices(config)}
+    own, family = ARCHITECTURES[metadata["general.architecture"]], family_of(config)
+    found = parts(replace(config, names=written_names(config, own, family.names)), {"token_embd.weight"})
+    if own.tiled:
+        found = [one for part in found for one in in_file_order(config, part)]
+    copied = {factor: ("F32", values.view(np.uint8)) for factor, values in factors.items()}
+    shapes = _shapes(config, found) | {factor: values.shape for factor, values in factors.items()}
+    return _Contents(metadata, found, shapes, _rounded(config, found), copied)
+
+
+def _shapes(config: ModelConfig, found: Sequence[TensorPart]) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each tensor, whose rows several parts may share."""
+    specs = {part.name: spec for spec in matrices(config) for part in spec.parts}
+    rows: dict[str, int] = defaultdict(int)
+    for part in found:
+        rows[part.stored] = max(rows[part.stored], part.row + (part.shape[0] - 1) * part.step + 1)
     shapes: dict[str, tuple[int, ...]] = {}
     for part in found:
-        rows = max(part.row + part.shape[0], shapes.get(part.stored, (0,))[0])
-        shapes[part.stored] = (rows, *part.shape[1:])
-    for part in found:
-        rows, *columns = shapes[part.stored]
-        if experts.get(part.matrix, 1) > 1:
-            shapes[part.stored] = (experts[part.matrix], rows // experts[part.matrix], *columns)
-        if part.name.endswith(".shared_gate"):
-            shapes[part.stored] = tuple(columns)
-    copied = {factor: ("F32", values.view(np.uint8)) for factor, values in factors.items()}
-    shapes |= {factor: values.shape for factor, values in factors.items()}
-    return _Contents(metadata, found, shapes, _rounded(config, found), copied)
+        count, columns = rows[part.stored], part.shape[1:]
+        spec, width = specs.get(part.name.removesuffix(".bias")), columns_of(config, part.name)
+        if part.name.endswith(".shared_gate"):  # one row, which is stored as a vector
+            shapes[part.stored] = columns
+        elif spec is not None and spec.experts > 1:
+            shapes[part.stored] = (spec.experts, count // spec.experts, *columns)
+        elif width:
+            shapes[part.stored] = (count // width, width, *columns)
+        else:
+            shapes[part.stored] = (count, *columns)
+    return shapes
