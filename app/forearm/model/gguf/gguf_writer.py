@@ -269,7 +269,10 @@ def _of_folder(checkpoint: Checkpoint, name: str) -> _Contents:
 
 
 def _shapes(config: ModelConfig, found: Sequence[TensorPart]) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each tensor, whose rows several parts may share."""
+    """Return the shape of each tensor, whose rows several parts may share.
+
+    A table of each layer has zeros for the tokens that it does not know, as the converter writes it for llama.cpp.
+    """
     specs = {part.name: spec for spec in matrices(config) for part in spec.parts}
     rows: dict[str, int] = defaultdict(int)
     for part in found:
@@ -277,6 +280,7 @@ def _shapes(config: ModelConfig, found: Sequence[TensorPart]) -> dict[str, tuple
     shapes: dict[str, tuple[int, ...]] = {}
     for part in found:
         count, columns = rows[part.stored], part.shape[1:]
+        count = config.vocab_size if part.name == "embed_per_layer" else count
         spec, width = specs.get(part.name.removesuffix(".bias")), columns_of(config, part.name)
         if part.name.endswith(".shared_gate"):  # one row, which is stored as a vector
             shapes[part.stored] = columns

@@ -37,7 +37,9 @@ def routed(config: ModelConfig, keys: Keys) -> GgufKeys:
 
 
 def exaone(config: ModelConfig, keys: Keys) -> GgufKeys:
-    return routed(config, keys) | windows(config, keys)
+    own = _experts(config)
+    shared = own.shared.width if own and own.shared else None
+    return routed(config, keys) | windows(config, keys) | {"expert_shared_feed_forward_length": shared}
 
 
 def ernie(config: ModelConfig, keys: Keys) -> GgufKeys:

@@ -49,7 +49,7 @@ def gemma4(config: ModelConfig, keys: Keys) -> GgufKeys:
     sizes |= {f"{key}_swa": config.head_dim for key in (*sizes, "rope.dimension_count")}
     kv_heads = [config.heads_of(one)[1] for one in mixers]
     return sizes | windows(config, keys) | _sliding_theta(config) | {
-        "final_logit_softcapping": config.logits_softcap or None, "attention.shared_kv_layers": _shared(config),
+        "final_logit_softcapping": config.logits_softcap, "attention.shared_kv_layers": _shared(config),
         "embedding_length_per_layer_input": config.per_layer, "attention.head_count_kv": kv_heads,
         "expert_shared_feed_forward_length": None, **({"expert_count": None} if not experts else {}),
     }  # fmt: skip

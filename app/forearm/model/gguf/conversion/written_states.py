@@ -45,8 +45,9 @@ def qwen(config: ModelConfig, keys: Keys) -> GgufKeys:
         "attention.recurrent_layers": [isinstance(one.mixer, GatedDelta) for one in config.layers],
     }  # fmt: skip
     if config.model_type != "qwen3_next":
-        rope = keys.object("rope_parameters") or Keys({}, keys.source)
-        sections = rope.get("mrope_section") or [11, 11, 10]  # Qwen3.5's own
+        rope, pairs = keys.object("rope_parameters") or Keys({}, keys.source), len(config.ropes[0].inv_freq)
+        # Pairs take turns; one that no section had would not be rotated. Those of 32 pairs are Qwen3.5's 11, 11 and 10.
+        sections = rope.get("mrope_section") or [(pairs + 2 - i) // 3 for i in range(3)]
         found["rope.dimension_sections"] = [*sections, *[0] * (4 - len(sections))]
     return found
 
@@ -73,7 +74,8 @@ def nemotron_h(config: ModelConfig, keys: Keys) -> GgufKeys:
     """Return the keys of Nemotron-H, whose layers are halves: Mamba2, attention or a feed-forward."""
     own = (one.feed_forward for one in config.layers)
     widths = [half.width if isinstance(half, Experts | FeedForward) else 0 for half in own]
-    return _mamba2(config) | _kv_heads(config) | {"feed_forward_length": widths}
+    found = _mamba2(config) | _kv_heads(config) | {"feed_forward_length": widths}
+    return found | {"attention.layer_norm_epsilon": config.norm_eps}  # which llama.cpp asks for, beside that of RMSNorms
 
 
 def nemotron_h_moe(config: ModelConfig, keys: Keys) -> GgufKeys:
