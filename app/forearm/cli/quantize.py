@@ -20,12 +20,13 @@ from forearm.model.checkpoint.hub import find_model
 from forearm.model.checkpoint.quality_report import TEXTS, measured_quality
 from forearm.model.checkpoint.quantized_writer import CheckpointWriter
 from forearm.model.checkpoint.weights import load_weights
+from forearm.model.gguf.conversion.written_families import family_of
 from forearm.model.gguf.gguf import is_gguf
 from forearm.model.gguf.gguf_writer import MIXTURES, GgufWriter, float_checkpoint
 from forearm.model.pooling.plan import PoolingAsked
 from forearm.model.pooling.pooling import pooling_plan
 from forearm.model.quantization.quantization import Asked
-from forearm.text.tokenizer.gguf_vocabulary import check_vocabulary, gguf_vocabulary
+from forearm.text.tokenizer.gguf_vocabulary import gguf_vocabulary
 
 _GGUF = "gguf-"
 FORMATS = [*(name for name in AT_LOAD if name != "fp8"), *(f"{_GGUF}{name}" for name in MIXTURES)]
@@ -121,11 +122,14 @@ def _write_gguf(given: Namespace, place: Path, threads: int) -> Path:
     name = re.sub(r"[-.](I?Q\d\w*|B?F16|F32)$", "", place.stem) if is_gguf(place) else Path(given.model).name
     path = Path(given.output) / f"{name or place.name}-{mixture}.gguf"
     own, config = is_gguf(place), checkpoint.config
-    vocabulary = {} if own else gguf_vocabulary(place, config.vocab_size, config.eos_token_ids)
+    vocabulary = {}
+    if not own:
+        text = "\n".join(text.read_text("utf-8") for text in sorted(TEXTS.glob("*.txt")))
+        architecture = family_of(config).architecture
+        vocabulary = gguf_vocabulary(place, config.vocab_size, config.eos_token_ids, architecture, text)
     writer = GgufWriter(checkpoint, path, mixture, vocabulary, threads)
     load_weights(checkpoint, writer, checkpoint.folder, Team((), threads), progress=sys.stderr.isatty())
     if not own:
-        check_vocabulary(place, path, "\n".join(text.read_text("utf-8") for text in sorted(TEXTS.glob("*.txt"))))
         for file in (file for kind in ("README.md", "LICENSE*", "NOTICE*") for file in place.glob(kind)):
             shutil.copyfile(file, path.parent / file.name)
     return path

@@ -19,8 +19,8 @@ from forearm.model.families.switches import FULL
 from forearm.model.gguf.conversion.written_dense import GgufKeys, theta_of
 from forearm.model.gguf.conversion.written_families import family_of
 
-# Fields that may differ in what is read again: files have weights of norms with the one, value heads in their order, and
-# rows for all tokens in a table of each layer.
+# Fields that may differ in what is read again: files have weights of norms with the one, value heads in their order,
+# and rows for all tokens in a table of each layer.
 _FREE = (
     "model_type", "dtype", "names", "ropes", "eos_token_ids", "bos_token_id", "norm_plus_one", "tiled",
     "per_layer_vocab",

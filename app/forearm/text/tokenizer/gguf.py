@@ -8,6 +8,7 @@ Source: src/llama-vocab.cpp of ggml-org/llama.cpp, which took them from the mode
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,11 @@ def gguf_tokenizer(path: Path) -> TokenizerParts:
 
     Raises: ConfigError naming the key and the value that are missing or not supported.
     """
-    keys = Keys(read_gguf(path).metadata, str(path))
+    return tokenizer_of(Keys(read_gguf(path).metadata, str(path)))
+
+
+def tokenizer_of(keys: Keys) -> TokenizerParts:
+    """Return the tokenizer of a file's metadata, as gguf_tokenizer."""
     kind = keys.text("tokenizer.ggml.model")
     tokens = _strings(keys, "tokenizer.ggml.tokens")
     if kind in ENCODERS:
@@ -119,7 +124,13 @@ def _merges(keys: Keys) -> Any:
 def _scored_merges(keys: Keys, tokens: list[str]) -> list[tuple[str, str]]:
     """Return the pairs that SentencePiece would merge, in order: the pair whose piece has the best score first."""
     scores, kinds = _numbers(keys, "tokenizer.ggml.scores", tokens), _kinds(keys, tokens)
-    plain = {t: s for t, s, k in zip(tokens, scores, kinds, strict=True) if k not in (_UNKNOWN, _CONTROL, _USER, _BYTE)}
+    return merges_of(
+        {t: s for t, s, k in zip(tokens, scores, kinds, strict=True) if k not in (_UNKNOWN, _CONTROL, _USER, _BYTE)}
+    )
+
+
+def merges_of(plain: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Return the pairs that SentencePiece would merge, in order, of the scores of its pieces."""
     # All ways to join two pieces to a third, in the order of the third one's score: SentencePiece joins the adjacent
     # pair with the best score, the leftmost one of equals, and ranked BPE merges do the same.
     scored = [

@@ -75,7 +75,9 @@ def nemotron_h(config: ModelConfig, keys: Keys) -> GgufKeys:
     own = (one.feed_forward for one in config.layers)
     widths = [half.width if isinstance(half, Experts | FeedForward) else 0 for half in own]
     found = _mamba2(config) | _kv_heads(config) | {"feed_forward_length": widths}
-    return found | {"attention.layer_norm_epsilon": config.norm_eps}  # which llama.cpp asks for, beside that of RMSNorms
+    return found | {
+        "attention.layer_norm_epsilon": config.norm_eps
+    }  # which llama.cpp asks for, beside that of RMSNorms
 
 
 def nemotron_h_moe(config: ModelConfig, keys: Keys) -> GgufKeys:
