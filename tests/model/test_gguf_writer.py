@@ -39,6 +39,9 @@ CASE["qwen3-next-even"] = replace(
     name="qwen3-next-even",
     settings=CASE["qwen3-next"].settings | _PARTIAL | {"mlp_only_layers": []},
 )
+# What the test's converter does not do: values of an odd number are rotated in no file, and tables of each layer have a
+# row for every token.
+_CONVERTED_AS = {"qwen3-next": _PARTIAL, "gemma3n-text": {"vocab_size_per_layer_input": 331}}
 # Rows of q and k in another order, biases, one kv head, tied and sharded, factors of angles, norms of heads, no window;
 # experts, a shared one with a gate; norms with a one more; experts in one tensor, with biases; states, and value heads
 # in another order; latent attention; an embedding of each layer.
@@ -107,7 +110,7 @@ def test_q8_0_computes_what_the_floats_do(family: str, tmp_path: Path) -> None:
 def test_a_file_is_the_one_that_the_converter_of_llama_cpp_writes(
     case: Case, conversion: Conversion, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    case = replace(case, settings=case.settings | (_PARTIAL if case.name == "qwen3-next" else {}))
+    case = replace(case, settings=case.settings | _CONVERTED_AS.get(case.name, {}))
     make(case, tmp_path / "floats")
     theirs = convert(tmp_path / "floats", conversion)
     caplog.clear()
@@ -131,6 +134,16 @@ def test_a_file_is_the_one_that_the_converter_of_llama_cpp_writes(
     floats = logits(config, weights, case.tokens())
     again = logits(*reference_weights(ours, dtype="float32"), case.tokens())
     np.testing.assert_allclose(again, floats, atol=1e-5 * float(np.abs(floats).max()), rtol=0)
+
+
+def test_a_table_of_each_layer_has_zeros_for_tokens_that_it_does_not_know(tmp_path: Path) -> None:
+    make(CASE["gemma3n-text"], tmp_path / "floats")
+
+    path = written(tmp_path / "floats", tmp_path / "made/model.gguf", "F32")
+
+    tensor = next(one for one in GGUFReader(path).tensors if one.name == "per_layer_token_embd.weight")
+    rows = np.abs(np.asarray(tensor.data)).max(axis=1)
+    assert (len(rows), bool(rows[:300].all()), rows[300:].max()) == (331, True, 0)
 
 
 def test_every_family_that_is_written_has_a_case() -> None:
