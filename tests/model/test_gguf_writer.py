@@ -243,6 +243,29 @@ def test_q4_k_m_gives_more_bits_to_half_of_the_sensitive_matrices(tmp_path: Path
     assert (found["blk.0.attn_norm"], found["blk.0.attn_q_norm"]) == ("F32", "F32")
 
 
+def test_a_table_of_each_layer_has_the_bits_of_the_tied_embedding(tmp_path: Path) -> None:
+    case = CASE["gemma4-per-layer"]
+    wide = {"hidden_size": 256, "hidden_size_per_layer_input": 256}
+    make(replace(case, settings=case.settings | wide), tmp_path / "floats")
+
+    found = types(written(tmp_path / "floats", tmp_path / "made/model.gguf", "Q4_K_M"))
+
+    assert (found["token_embd"], found["per_layer_token_embd"]) == ("Q6_K", "Q6_K")
+    assert (found["blk.0.attn_q"], found["per_layer_model_proj"]) == ("Q4_K", "F32")
+
+
+def test_of_layers_that_are_halves_those_with_a_feed_forward_are_counted(tmp_path: Path) -> None:
+    case = CASE["nemotron-h"]
+    kinds = ["mlp", "mamba"] * 8
+    wide = {"layers_block_type": kinds, "num_hidden_layers": 16, "intermediate_size": 256}
+    make(replace(case, settings=case.settings | wide), tmp_path / "floats")
+
+    found = types(written(tmp_path / "floats", tmp_path / "made/model.gguf", "Q4_K_M"))
+
+    # The 8 are counted as the first 8 of 16 layers, of which 0, 1, 4 and 7 have more bits.
+    assert [found[f"blk.{2 * i}.ffn_down"] == "Q6_K" for i in range(8)] == [i in (0, 1, 4, 7) for i in range(8)]
+
+
 def test_the_command_writes_a_file_with_tokenizer_template_and_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from forearm.array_types import Float32Array, UInt8Array, UInt16Array
+from forearm.array_types import Float32Array, Float64Array, UInt8Array, UInt16Array
 from forearm.config.number_formats import INTEGERS, WeightFormat
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
@@ -42,6 +42,7 @@ from forearm.model.quantization.rounding import PLAIN, Rounding
 ROWS = 64  # of a matrix that a thread rounds at a time
 _OLD_KEYS = ("split.", "quantize.", "general.file_type", "general.quantization_version")
 _KEPT = ("position_embd", "token_types", "per_layer_model_proj", "altup", "laurel")  # which llama.cpp does not round
+_EMBEDDINGS = ("token_embd", "per_layer_token_embd")
 _VALUES = ("attn_v", "attn_qkv", "attn_kv_b")  # matrices that have the rows of attention's values
 
 
@@ -62,15 +63,19 @@ class Mixture:
     def types(self, columns: Mapping[str, int], config: ModelConfig) -> dict[str, str]:
         """Return the type of each matrix. columns: the length of its rows, by its name in the file."""
         layers = sorted(_layer(name) for name in columns if _module(name) in _VALUES)
-        eight = any(isinstance(own := layer.feed_forward, Experts) and own.count == 8 for layer in config.layers)
+        experts = [own.count for layer in config.layers if isinstance(own := layer.feed_forward, Experts)]
+        # llama.cpp counts layers that have one, not those of halves, unless there are experts.
+        down = sorted({_layer(name) for name in columns if _module(name).startswith("ffn_down")})
+        eight, heads = 8 in experts, _EMBEDDINGS if config.tied_head else ("output",)
         found = {}
         for name, width in columns.items():
             module = _module(name)
-            more = module == ("token_embd" if config.tied_head else "output")
+            more = module in heads
             if self.mixed and module in _VALUES:
                 more = _is_sensitive(layers.index(_layer(name)), len(layers))
             if self.mixed and module.startswith("ffn_down"):
-                more = _is_sensitive(_layer(name), len(config.layers))
+                at = _layer(name) if experts else down.index(_layer(name))
+                more = _is_sensitive(at, len(config.layers))
             dtype = self.more if more else self.most
             if eight and self.most not in FLOATS and (module in _VALUES or module == "attn_k"):
                 dtype = "Q8_0"
@@ -114,7 +119,8 @@ class _Contents:
     """Contents of a file to be written.
 
     parts: rows of tensors that the loader gives. shapes: of each tensor, by its name in the file. rounded: the columns
-    of matrices that are rounded. copied: type and bytes of tensors that no part fills.
+    of matrices that are rounded. copied: type and bytes of tensors that no part fills. config: the file's model.
+    factors: as of GgufFamily.
     """
 
     metadata: dict[str, Any]
@@ -122,6 +128,8 @@ class _Contents:
     shapes: dict[str, tuple[int, ...]]
     rounded: dict[str, int]
     copied: dict[str, tuple[str, UInt8Array]]
+    config: ModelConfig
+    factors: Mapping[str, Float64Array]
 
 
 class GgufWriter:
@@ -146,7 +154,7 @@ class GgufWriter:
             self._parts[part.name].append(part)
         metadata = contents.metadata | dict(vocabulary) | {"general.file_type": MIXTURES[mixture].number}
         architecture = ARCHITECTURES[metadata["general.architecture"]]
-        self._interleaved = not own and architecture.interleaved
+        self._interleaved, self._factors = not own and architecture.interleaved, contents.factors
         self._orders = column_orders(checkpoint.config) if architecture.tiled and not own else {}
         types = MIXTURES[mixture].types(contents.rounded, checkpoint.config)
         types |= {name: dtype for name, (dtype, _) in contents.copied.items()}
@@ -160,7 +168,7 @@ class GgufWriter:
         self._file, self._threads = np.memmap(self._partial, np.uint8, "r+"), ThreadPoolExecutor(threads, "round")
         for name, (_, stored) in contents.copied.items():
             self._file[self._places[name].begin : self._places[name].end] = stored
-        changed = None if own else difference(checkpoint.config, gguf_config(read_gguf(self._partial)))
+        changed = None if own else difference(contents.config, gguf_config(read_gguf(self._partial)))
         if changed is not None:
             self._partial.unlink()
             raise ConfigError(
@@ -187,10 +195,14 @@ class GgufWriter:
             return
         stored, order = self._places[self._parts[name][0].stored].dtype, self._orders.get(name, slice(None))
         importance = None if rounding.importance is None else rounding.importance[order]
+        factor = self._factors.get(name.split(".")[-1])
 
         def rounded(first: int) -> UInt8Array:
-            floats = np.ascontiguousarray(widened(data[first : first + ROWS], dtype)[:, order])
-            return encode_rows(stored, floats, importance)
+            floats = widened(data[first : first + ROWS], dtype)[:, order]
+            if factor is not None:
+                own = factor[row + first : row + first + ROWS, None] if factor.ndim else np.float32(factor)
+                floats = (floats * own).astype(np.float32)
+            return encode_rows(stored, np.ascontiguousarray(floats), importance)
 
         starts = range(0, len(data), ROWS)
         for first, blocks in zip(starts, self._threads.map(rounded, starts), strict=True):
@@ -251,21 +263,25 @@ def _of_file(checkpoint: Checkpoint) -> _Contents:
     }
     metadata = {key: value for key, value in gguf.metadata.items() if not key.startswith(_OLD_KEYS)}
     return _Contents(
-        metadata, [part for part in found if part.stored in rounded], dict(gguf.entries.values()), rounded, copied
-    )
+        metadata, [part for part in found if part.stored in rounded], dict(gguf.entries.values()), rounded, copied,
+        checkpoint.config, {},
+    )  # fmt: skip
 
 
 def _of_folder(checkpoint: Checkpoint, name: str) -> _Contents:
     """Return the contents of a file of the model in a folder; factors of its angles are copied."""
     config, keys = checkpoint.config, read_json(checkpoint.folder / "config.json")
-    metadata, factors = metadata_of(config, text_part(keys) or keys, name)
-    own, family = ARCHITECTURES[metadata["general.architecture"]], family_of(config)
+    keys, family = text_part(keys) or keys, family_of(config)
+    metadata, factors = metadata_of(config, keys, name)
+    own = ARCHITECTURES[family.architecture]
     found = parts(replace(config, names=written_names(config, own, family.names)), {"token_embd.weight"})
     if own.tiled:
         found = [one for part in found for one in in_file_order(config, part)]
+    if family.architecture == "falcon-h1":  # whose converter leaves an ending out
+        found = [replace(part, stored=part.stored.replace(".ffn_norm.weight", ".ffn_norm")) for part in found]
     copied = {factor: ("F32", values.view(np.uint8)) for factor, values in factors.items()}
     shapes = _shapes(config, found) | {factor: values.shape for factor, values in factors.items()}
-    return _Contents(metadata, found, shapes, _rounded(config, found), copied)
+    return _Contents(metadata, found, shapes, _rounded(config, found), copied, *family.factors(config, keys))
 
 
 def _shapes(config: ModelConfig, found: Sequence[TensorPart]) -> dict[str, tuple[int, ...]]:

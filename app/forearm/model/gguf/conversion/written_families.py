@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from forearm.array_types import Float64Array
 from forearm.config.number_formats import INTEGERS
 from forearm.errors import ConfigError
 from forearm.model.families.config import Experts, ModelConfig
@@ -26,12 +27,18 @@ from forearm.model.gguf.conversion.written_dense import GgufKeys
 class GgufFamily:
     """A family that is written. own: keys beside the common ones, or other values of these; None: it has none.
 
-    names: of tensors that differ from those of the architecture, where a file may have either.
+    names: of tensors that differ from those of the architecture, where a file may have either. factors: returns the
+    model without multipliers that files have no keys for, and what its matrices are multiplied with instead: one
+    number, or one for each row, by the executor's name in a layer.
     """
 
     architecture: str
     own: Callable[[ModelConfig, Keys], GgufKeys] = lambda config, keys: {}
     names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    factors: Callable[[ModelConfig, Keys], tuple[ModelConfig, dict[str, Float64Array]]] = lambda config, keys: (
+        config,
+        {},
+    )
 
 
 def family_of(config: ModelConfig) -> GgufFamily:
@@ -87,4 +94,5 @@ GGUF_FAMILIES: dict[str, GgufFamily] = {
     "nemotron_h": GgufFamily("nemotron_h", states.nemotron_h), "mamba2": GgufFamily("mamba2", states.mamba2),
     "mamba": GgufFamily("mamba", states.mamba), "falcon_mamba": GgufFamily("mamba", states.mamba),
     "jamba": GgufFamily("jamba", states.jamba),
+    "falcon_h1": GgufFamily("falcon-h1", states.falcon_h1, factors=states.falcon_factors),
 }  # fmt: skip

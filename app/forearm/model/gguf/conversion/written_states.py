@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeVar
 
-from forearm.model.families.config import Attention, Experts, FeedForward, ModelConfig
+import numpy as np
+
+from forearm.array_types import Float64Array
+from forearm.model.families.config import Attention, Experts, FeedForward, Layer, ModelConfig
 from forearm.model.families.keys import Keys
 from forearm.model.families.recurrences import GatedDelta, Mamba2, SelectiveScan, ShortConv
 from forearm.model.gguf.conversion import written_dense
@@ -88,6 +92,36 @@ def nemotron_h_moe(config: ModelConfig, keys: Keys) -> GgufKeys:
     latent = {"moe_latent_size": keys.optional_integer("moe_latent_size")}
     found |= {"expert_shared_feed_forward_length": own.shared.width if own.shared else None}
     return found | latent | {"expert_shared_count": int(own.shared is not None)}
+
+
+def falcon_h1(config: ModelConfig, keys: Keys) -> GgufKeys:
+    return _mamba2(config)
+
+
+def falcon_factors(config: ModelConfig, keys: Keys) -> tuple[ModelConfig, dict[str, Float64Array]]:
+    """Return Falcon-H1 without its multipliers, and what its matrices are multiplied with instead, row by row.
+
+    Raises: ConfigError for an embedding that is also the head, if these have different multipliers.
+    """
+    if config.tied_head and config.embedding_scale != config.logits_scale:
+        raise keys.wrong("tie_word_embeddings", "false: GGUF files have no key for lm_head_multiplier")
+    own = next(one.mamba2 for one in config.layers if one.mamba2)
+    half = next(one.feed_forward for one in config.layers if isinstance(one.feed_forward, FeedForward))
+    into, out = (keys.number(f"attention_{end}_multiplier", 1.0) for end in ("in", "out"))
+    shared = own.groups * own.state_dim
+    factors = {
+        "embed": config.embedding_scale, "head": config.logits_scale, "q": into, "v": into, "o": out,
+        "k": into * keys.number("key_multiplier", 1.0), "gate": half.gate_scale, "down": half.out_scale,
+        "mamba_z": own.z_scale, "mamba_dt": own.dt_scale, "mamba_out": own.out_scale,
+    }  # fmt: skip
+    rows = np.repeat([own.x_scale, own.b_scale, own.c_scale], [own.inner, shared, shared])
+    mamba2 = replace(own, z_scale=1.0, x_scale=1.0, b_scale=1.0, c_scale=1.0, dt_scale=1.0, out_scale=1.0)
+    plain = replace(
+        config, embedding_scale=1.0, logits_scale=1.0, attention_scale=config.head_dim**-0.5,
+        layers=(Layer(Attention(rope=0), replace(half, gate_scale=1.0, out_scale=1.0), mamba2),)
+        * len(config.layers),
+    )  # fmt: skip
+    return plain, {name: np.array(one, np.float64) for name, one in factors.items()} | {"mamba_xbc": rows}
 
 
 def mamba2(config: ModelConfig, keys: Keys) -> GgufKeys:
