@@ -109,6 +109,66 @@ py::tuple rg_lru(const Kernels& kernels, const Floats& x, const Floats& r, const
   return py::make_tuple(out, next);
 }
 
+Floats token_shift(const Kernels& kernels, const Floats& x, const MaybeFloats& before, const Floats& mix,
+                   int64_t first_output) {
+  const int64_t rows = x.shape(0), columns = x.shape(1);
+  Floats out({rows - first_output, columns});
+  kernels.token_shift({x.data(),
+                       columns,
+                       rows,
+                       first_output,
+                       data_or_null(before),
+                       mix.data(),
+                       0,
+                       columns,
+                       {out.mutable_data(), columns, Form::f32_rows},
+                       0});
+  return out;
+}
+
+Floats squash(const Kernels& kernels, const Floats& x, const std::string& by) {
+  const int64_t rows = x.shape(0), columns = x.shape(1);
+  const Squash kind = by == "tanh" ? Squash::tanh : by == "sigmoid" ? Squash::sigmoid : Squash::none;
+  Floats out({rows, columns});
+  kernels.squash({x.data(), columns, 0, rows, columns, kind, {out.mutable_data(), columns, Form::f32_rows}});
+  return out;
+}
+
+// rows: r, w, k, v, a, g, each [rows, dim]; vectors: k_k, k_a, r_k, norm and norm_bias, each [dim].
+py::tuple rwkv7(const Kernels& kernels, const Floats& rows, const MaybeFloats& mix, const MaybeFloats& first,
+                const Floats& vectors, float eps, const Floats& state, int64_t first_output) {
+  const int64_t count = rows.shape(1), dim = rows.shape(2);
+  Floats next = copy_of(state), out({count - first_output, dim});
+  std::vector<float> room(static_cast<size_t>(count * rwkv7_room_floats(dim)));
+  const auto row = [&](int64_t i) { return rows.data() + i * count * dim; };
+  const auto vector = [&](int64_t i) { return vectors.data() + i * dim; };
+  kernels.rwkv7({row(0),
+                 row(1),
+                 row(2),
+                 row(3),
+                 row(4),
+                 row(5),
+                 data_or_null(mix),
+                 data_or_null(first),
+                 dim,
+                 dim,
+                 count,
+                 dim,
+                 first_output,
+                 vector(0),
+                 vector(1),
+                 vector(2),
+                 vector(3),
+                 vector(4),
+                 eps,
+                 next.mutable_data(),
+                 room.data(),
+                 {out.mutable_data(), dim, Form::f32_rows},
+                 0,
+                 0});
+  return py::make_tuple(out, next);
+}
+
 Floats gated_norm(const Kernels& kernels, const Floats& y, const Floats& z, const MaybeFloats& weight, int64_t groups,
                   float eps, bool gate_first, float z_scale, bool by_sigmoid) {
   const int64_t rows = y.shape(0), dim = y.shape(1);
@@ -164,6 +224,9 @@ void bind_states(py::class_<Kernels>& kernels) {
       .def("selective_scan", &selective_scan, "x"_a, "dt"_a, "z"_a, "b"_a, "c"_a, "a"_a, "d"_a, "state"_a,
            "first_output"_a = 0)
       .def("rg_lru", &rg_lru, "x"_a, "r"_a, "i"_a, "y"_a, "rate"_a, "state"_a, "first_output"_a = 0, "begins"_a = false)
+      .def("token_shift", &token_shift, "x"_a, "before"_a, "mix"_a, "first_output"_a = 0)
+      .def("squash", &squash, "x"_a, "by"_a)
+      .def("rwkv7", &rwkv7, "rows"_a, "mix"_a, "first"_a, "vectors"_a, "eps"_a, "state"_a, "first_output"_a = 0)
       .def("gated_norm", &gated_norm, "y"_a, "z"_a, "weight"_a, "groups"_a = 1, "eps"_a = 1e-5f, "gate_first"_a = true,
            "z_scale"_a = 1.0f, "by_sigmoid"_a = false)
       .def("delta_gates", &delta_gates, "a"_a, "b"_a, "a_log"_a, "dt_bias"_a, "beta_scale"_a = 1.0f, "least"_a = 0.0f)

@@ -694,6 +694,58 @@ struct RgLruTask {
   int64_t out_row;
 };
 
+// Token shift (Peng et al. 2023, arXiv:2305.13048): rows of one sequence, each mixed with the row before it, of columns
+// [column_begin, column_end), of which the first is a multiple of 16. Row out_row + t - first_output of `out` is
+//   fma(mix, x[t - 1] - x[t], x[t])
+// for rows t from first_output on.
+struct TokenShiftTask {
+  const float* x;  // [rows][stride]
+  int64_t stride, rows;
+  int64_t first_output;
+  const float* before;  // [columns]: the row before the first; null: zeros
+  const float* mix;     // [columns]
+  int64_t column_begin, column_end;
+  Operand out;  // a float form
+  int64_t out_row;
+};
+
+// Rows [row_begin, row_end) of float x [rows][stride], with a function of each number, in the form of `out`.
+enum class Squash : uint8_t { none, tanh, sigmoid };
+struct SquashTask {
+  const float* x;
+  int64_t stride;
+  int64_t row_begin, row_end;
+  int64_t dim;
+  Squash squash;
+  Operand out;  // a float form
+};
+
+// The time mixing of RWKV-7 (Peng et al. 2025, arXiv:2503.14456, section 4.1) over neighbouring tokens of one sequence,
+// of one head of `dim` numbers. For each row t, ascending, with products of numbers side by side:
+//   decay = e^(-e^-0.5 * sigmoid(w));  rate = sigmoid(a);  v += sigmoid(mix) * (first - v), with `mix` alone
+//   removal = (k * k_k) / max(|k * k_k|, 1e-12);  k += (rate - 1) * k_a * k
+//   S = diag(decay) S + (rate * removal) (-S^T removal)^T + k v^T, of S before the row on both sides;  y = S^T r
+//   y = layernorm(y) * norm + norm_bias;  y += (sum of r * k * r_k) * v
+// Row out_row + t - first_output of `out` is y * g, for rows t from first_output on. The state S [dim of k][dim of v]
+// lies in panels of 16 columns, zeros beyond `dim`. Sums over the state run over the dimensions of k, ascending, fused;
+// others are NormTask's. A cut between any rows changes no bit.
+struct Rwkv7Task {
+  const float *r, *w, *k, *v, *a, *g;  // [rows][stride]
+  const float* mix;                    // [rows][stride], or null
+  const float* first;                  // [rows][first_stride], with `mix` alone: the first layer's values
+  int64_t stride, first_stride;
+  int64_t rows, dim;
+  int64_t first_output;
+  const float *k_k, *k_a, *r_k, *norm, *norm_bias;  // [dim]
+  float eps;
+  float* state;  // [rwkv7_state_floats(dim)]
+  float* room;   // [rows][rwkv7_room_floats(dim)]
+  Operand out;   // a float form
+  int64_t out_row, out_column;
+};
+constexpr int64_t rwkv7_state_floats(int64_t dim) { return state_panels(dim) * dim * kPanel; }
+constexpr int64_t rwkv7_room_floats(int64_t dim) { return 6 * state_panels(dim) * kPanel; }
+
 // The gate and norm behind a recurrence, of rows [row_begin, row_end), with g = silu(z_scale * z), or its sigmoid:
 //   out = rmsnorm(y * g) * weight if gate_first, rmsnorm(y) * weight * g otherwise; y * g without weight
 // The norm is over each of `groups` equal parts of a row; sums are NormTask's.
@@ -782,6 +834,9 @@ struct Kernels {
   void (*mamba2)(const Mamba2Task&);
   void (*selective_scan)(const SelectiveScanTask&);
   void (*rg_lru)(const RgLruTask&);
+  void (*token_shift)(const TokenShiftTask&);
+  void (*squash)(const SquashTask&);
+  void (*rwkv7)(const Rwkv7Task&);
   void (*gated_norm)(const GatedNormTask&);
   void (*delta_gates)(const DeltaGatesTask&);
   void (*delta_rule)(const DeltaRuleTask&);

@@ -38,6 +38,9 @@ void check_short_conv(Report&, const Kernels& tier, const Kernels& scalar);
 void check_mamba2(Report&, const Kernels& tier, const Kernels& scalar);
 void check_selective_scan(Report&, const Kernels& tier, const Kernels& scalar);
 void check_rg_lru(Report&, const Kernels& tier, const Kernels& scalar);
+void check_token_shift(Report&, const Kernels& tier, const Kernels& scalar);
+void check_squash(Report&, const Kernels& tier, const Kernels& scalar);
+void check_rwkv7(Report&, const Kernels& tier, const Kernels& scalar);
 void check_gated_norm(Report&, const Kernels& tier, const Kernels& scalar);
 void check_delta_rule(Report&, const Kernels& tier, const Kernels& scalar);
 void check_sampling(Report&, const Kernels& tier, const Kernels& scalar);
@@ -72,6 +75,9 @@ constexpr struct {
     {"mamba2", check_mamba2},
     {"selective_scan", check_selective_scan},
     {"rg_lru", check_rg_lru},
+    {"token_shift", check_token_shift},
+    {"squash", check_squash},
+    {"rwkv7", check_rwkv7},
     {"gated_norm", check_gated_norm},
     {"delta_rule", check_delta_rule},
     {"sampling", check_sampling},

@@ -89,6 +89,27 @@ constexpr struct {
          flip(t.state);
        };
      }},
+    {"token_shift",
+     [](Kernels& k) {
+       k.token_shift = [](const TokenShiftTask& t) {
+         sound->token_shift(t);
+         flip(static_cast<float*>(t.out.data));
+       };
+     }},
+    {"squash",
+     [](Kernels& k) {
+       k.squash = [](const SquashTask& t) {
+         sound->squash(t);
+         flip(static_cast<float*>(t.out.data));
+       };
+     }},
+    {"rwkv7",
+     [](Kernels& k) {
+       k.rwkv7 = [](const Rwkv7Task& t) {
+         sound->rwkv7(t);
+         flip(t.state);
+       };
+     }},
     {"delta_rule",
      [](Kernels& k) {
        k.delta_rule = [](const DeltaRuleTask& t) {

@@ -38,9 +38,9 @@ template <const Kernels& kTier>
 constexpr void borrow_rows(Kernels& table) {
   borrow<kTier, &Kernels::quantize, &Kernels::round, &Kernels::norm, &Kernels::add_norm, &Kernels::head_norm,
          &Kernels::rope, &Kernels::merge, &Kernels::route, &Kernels::combine, &Kernels::short_conv, &Kernels::mamba2,
-         &Kernels::selective_scan, &Kernels::rg_lru, &Kernels::gated_norm, &Kernels::delta_gates, &Kernels::delta_rule,
-         &Kernels::row_max, &Kernels::row_maxima, &Kernels::row_exp_sum, &Kernels::row_collect, &Kernels::read_all>(
-      table);
+         &Kernels::selective_scan, &Kernels::rg_lru, &Kernels::token_shift, &Kernels::squash, &Kernels::rwkv7,
+         &Kernels::gated_norm, &Kernels::delta_gates, &Kernels::delta_rule, &Kernels::row_max, &Kernels::row_maxima,
+         &Kernels::row_exp_sum, &Kernels::row_collect, &Kernels::read_all>(table);
 }
 
 // Attention, and the cache that it reads.

@@ -15,11 +15,14 @@
 #include "kernels/ops/rows/logits.h"
 #include "kernels/ops/rows/norm.h"
 #include "kernels/ops/rows/rope.h"
+#include "kernels/ops/rows/squash.h"
 #include "kernels/ops/state/delta_rule.h"
 #include "kernels/ops/state/mamba2.h"
 #include "kernels/ops/state/rg_lru.h"
+#include "kernels/ops/state/rwkv7.h"
 #include "kernels/ops/state/selective_scan.h"
 #include "kernels/ops/state/short_conv.h"
+#include "kernels/ops/state/token_shift.h"
 
 namespace forearm {
 namespace {
@@ -51,6 +54,9 @@ constexpr Kernels table_of(const char* tier, bool scales_halves = false) {
   table.mamba2 = mamba2;
   table.selective_scan = selective_scan;
   table.rg_lru = rg_lru;
+  table.token_shift = token_shift;
+  table.squash = squash;
+  table.rwkv7 = rwkv7;
   table.gated_norm = gated_norm;
   table.delta_gates = delta_gates;
   table.delta_rule = delta_rule;
