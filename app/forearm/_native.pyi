@@ -561,7 +561,7 @@ class Kernels:
     def token_shift(
         self, x: Float32Array, before: Float32Array | None, mix: Float32Array, first_output: int = 0
     ) -> Float32Array:
-        """Rows from first_output on of x [rows, columns], mixed with the row before each: kernels.h's TokenShiftTask."""
+        """Rows from first_output on, mixed with those before; x [rows, columns]: kernels.h's TokenShiftTask."""
     def squash(self, x: Float32Array, by: str) -> Float32Array:
         """Rows with "none", "tanh" or "sigmoid" of each number: kernels.h's SquashTask."""
     def rwkv7(
@@ -575,8 +575,8 @@ class Kernels:
         first_output: int = 0,
     ) -> tuple[Float32Array, Float32Array]:
         """Rows from first_output on, and the state after them; rows [r, w, k, v, a and g, rows, dim], mix and first
-        [rows, dim], vectors [k_k, k_a, r_k, norm and norm_bias, dim], state [panels of 16 columns, dim, 16]: kernels.h's
-        Rwkv7Task."""
+        [rows, dim], vectors [k_k, k_a, r_k, norm and norm_bias, dim], state [panels of 16 columns, dim, 16]:
+        kernels.h's Rwkv7Task."""
     def gated_norm(
         self,
         y: Float32Array,

@@ -44,6 +44,7 @@ FeedForwardKind feed_forward_of(const py::handle& from) {
   kind.limit = from.attr("limit").cast<float>();
   kind.gate_limit = from.attr("gate_limit").cast<std::optional<float>>().value_or(kind.limit);
   if (py::hasattr(from, "gate_cut")) kind.gate_cut = from.attr("gate_cut").cast<std::optional<float>>();
+  if (py::hasattr(from, "shifted")) kind.shifted = from.attr("shifted").cast<bool>();
   if (kind.activation == Activation::swiglu_oai && !kind.gated)
     throw std::invalid_argument("activation is 'swiglu_oai', which a feed-forward has that is gated");
   if (kind.activation == Activation::xielu && kind.gated)
@@ -188,6 +189,14 @@ LayerKind layer_of(const py::handle& layer) {
     kind.mixer = scan_of(mixer);
   else if (py::hasattr(mixer, "gate_heads"))
     kind.mixer = RgLruKind{size("inner"), size("gate_heads"), size("taps")};
+  else if (py::hasattr(mixer, "decay_rank"))
+    kind.mixer = Rwkv7Kind{size("heads"),
+                           size("head_dim"),
+                           size("decay_rank"),
+                           size("rate_rank"),
+                           size("value_rank"),
+                           size("gate_rank"),
+                           mixer.attr("norm_eps").cast<float>()};
   else if (py::hasattr(mixer, "state_dim"))
     kind.mixer = mamba2_of(mixer);
   else if (py::hasattr(mixer, "key_heads"))
@@ -243,6 +252,8 @@ MatrixSpec matrix_of(const py::handle& matrix) {
                                   {"mixer_inner", Role::mixer_inner},
                                   {"mixer_heads", Role::mixer_heads},
                                   {"mixer_groups", Role::mixer_groups},
+                                  {"mixer_shifted", Role::mixer_shifted},
+                                  {"mixer_low_rank", Role::mixer_low_rank},
                                   {"mixer_out", Role::mixer_out},
                                   {"feed_forward_in", Role::feed_forward_in},
                                   {"feed_forward_out", Role::feed_forward_out},

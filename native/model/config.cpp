@@ -94,6 +94,11 @@ StateShape Config::state(size_t layer) const {
             .channels = own->inner,
             .heads = round_up(own->inner, kPanel) / kPanel,  // a head is a panel
             .head_floats = kPanel};
+  if (const auto* own = layers[layer].mixer_as<Rwkv7Kind>())
+    return {.tail_rows = 2,  // of both halves (TokenShift)
+            .channels = hidden,
+            .heads = own->heads,
+            .head_floats = rwkv7_state_floats(own->head_dim)};
   if (const auto* delta = layers[layer].mixer_as<GatedDeltaKind>())
     return {.tail_rows = delta->width - 1,
             .channels = delta->channels(),
@@ -125,6 +130,8 @@ int64_t Config::bias_rows() const {
   const auto last = std::max_element(distance_buckets.begin(), distance_buckets.end());
   return last == distance_buckets.end() ? 0 : *last + 1;
 }
+
+bool Config::shifts() const { return layers[0].feed_forward && layers[0].feed_forward->shifted; }
 
 bool Config::has_latents() const {
   return std::any_of(layers.begin(), layers.end(),

@@ -11,6 +11,7 @@
 #include "model/feed_forward/stream_kinds.h"
 #include "model/mixers/latent_kind.h"
 #include "model/mixers/recurrent/convolved_kind.h"
+#include "model/mixers/recurrent/rwkv/rwkv7_kind.h"
 
 namespace forearm {
 
@@ -175,6 +176,7 @@ struct FeedForwardKind {
   float gate_limit = __builtin_inff(), limit = __builtin_inff();  // of gates, of the size of what they multiply
   // Gates become max(0, gate - (mean + gate_cut * deviation)) of their row before their activation; none: they do not.
   std::optional<float> gate_cut = std::nullopt;
+  bool shifted = false;  // it reads rows that are mixed with those of the token before (TokenShift)
 };
 
 // Experts::shared .. shared_gate and the routing of app/forearm/model/families/config.py's Experts (RouteTask).
@@ -206,7 +208,7 @@ struct ExpertsKind {
 
 struct LayerKind {
   std::variant<AttentionKind, ShortConvKind, Mamba2Kind, GatedDeltaKind, LatentKind, LightningKind, SelectiveScanKind,
-               RgLruKind, CompressedKind, std::monostate>
+               RgLruKind, Rwkv7Kind, CompressedKind, std::monostate>
       mixer;                                    // the last: none
   std::optional<FeedForwardKind> feed_forward;  // of each expert, if there are experts; none: the mixer alone
   std::optional<ExpertsKind> experts = std::nullopt;
@@ -234,6 +236,8 @@ enum class Role {
   mixer_inner,
   mixer_heads,
   mixer_groups,
+  mixer_shifted,
+  mixer_low_rank,
   mixer_out,
   feed_forward_in,
   feed_forward_out,
@@ -357,6 +361,7 @@ struct Config {
   bool projects_embedding(size_t layer) const {
     return layer == 0 && embed_width && norm_residual == NormResidual::all;
   }
+  bool shifts() const;       // the layers' feed-forwards are shifted
   bool has_latents() const;  // some layers have latent attention
   bool joint_gates() const;  // some of them LatentKind's
   // A latent attention of the model whose indexer has the sizes of all; null: it has none.

@@ -199,6 +199,7 @@ void check_layers(const Config& c) {
     if (const auto* mamba = layer.mamba2()) check_mamba2(*mamba);
     if (const auto* delta = layer.mixer_as<GatedDeltaKind>()) check_delta(*delta);
     if (const auto* own = layer.mixer_as<RgLruKind>()) check_rg_lru(*own);
+    check_rwkv7(c, i);
     if (const auto* own = layer.mixer_as<LightningKind>()) {
       in_range("heads of lightning attention", own->heads, 1, 4096);
       in_range("head_dim of lightning attention", own->head_dim, 1, 4096);

@@ -12,7 +12,7 @@ namespace {
 int64_t phases(const Config& c, const Scratch& scratch) {
   // A layer that has two mixers, or one of many phases: no other mixer has more.
   return std::max({Attention::kPhases + Mamba2::kPhases, LatentAttention::kPhases, GatedDelta::kPhases,
-                   CompressedAttention::kPhases}) +
+                   CompressedAttention::kPhases, Rwkv7::kPhases}) +
          std::max(FeedForward::phases(c, scratch.step_tokens), Experts::phases(c, scratch.step_tokens)) +
          (c.asides() ? SideBlock::kPhases : 0) + (c.per_layer ? PerLayerEmbedding::kPhases : 0) +
          (c.alt_up ? AltUp::kPhases : 0) + (c.norm_gates ? 2 * GatedNorms::kPhases : 0) +
@@ -49,8 +49,10 @@ Forward::Forward(const Config& c, const Ranks& ranks, const Weights& weights, co
       lightning_(weights, states, step_),
       selective_scan_(weights, states, step_),
       rg_lru_(weights, states, step_),
+      token_shift_(states, step_),
+      rwkv7_(weights, states, token_shift_, step_),
       gated_delta_(weights, states, step_),
-      feed_forward_(weights, step_),
+      feed_forward_(weights, token_shift_, step_),
       experts_(weights, step_),
       side_(weights, attention_, feed_forward_, step_),
       per_layer_(weights, step_),
@@ -144,6 +146,7 @@ const Norm* Forward::mix(StepWalk& w, size_t layer, const Norm* add) {
   if (c_.layers[layer].mixer_as<LightningKind>()) return lightning_.mix(w, layer, add);
   if (c_.layers[layer].mixer_as<SelectiveScanKind>()) return selective_scan_.mix(w, layer, add);
   if (c_.layers[layer].mixer_as<RgLruKind>()) return rg_lru_.mix(w, layer, add);
+  if (c_.layers[layer].mixer_as<Rwkv7Kind>()) return rwkv7_.mix(w, layer, add);
   if (c_.layers[layer].mixer_as<GatedDeltaKind>()) return gated_delta_.mix(w, layer, add);
   if (c_.layers[layer].mixer_as<LatentKind>()) return latent_attention_.mix(w, layer, add);
   if (c_.layers[layer].mixer_as<CompressedKind>()) return compressed_attention_.mix(w, layer, add);

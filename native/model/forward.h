@@ -18,6 +18,7 @@
 #include "model/mixers/recurrent/lightning.h"
 #include "model/mixers/recurrent/mamba2.h"
 #include "model/mixers/recurrent/rg_lru.h"
+#include "model/mixers/recurrent/rwkv/rwkv7.h"
 #include "model/mixers/recurrent/selective_scan.h"
 #include "model/mixers/recurrent/short_conv.h"
 #include "model/mixers/side_block.h"
@@ -39,7 +40,8 @@ class Forward {
   // Computes a checked batch: writes its keys and values to the KV cache, its states to their slots, and the logits of
   // its logit rows to the scratch. The team enters once and walks all phases, with barriers where data crosses threads:
   // five a layer, with experts six to eight, with Mamba2 or an embedding of each layer two, with an RG-LRU one,
-  // with Mamba three or four, with each gated norm three more, with four convolutions four more.
+  // with RWKV-7's time mixing five, with a token shift before the feed-forward two, with Mamba three or four, with each
+  // gated norm three more, with four convolutions four more.
   void run(const Batch& batch);
   // See Executor.
   void record_inputs() { step_.record_inputs(); }
@@ -74,6 +76,8 @@ class Forward {
   Lightning lightning_;
   SelectiveScan selective_scan_;
   RgLru rg_lru_;
+  TokenShift token_shift_;
+  Rwkv7 rwkv7_;
   GatedDelta gated_delta_;
   FeedForward feed_forward_;
   Experts experts_;

@@ -47,6 +47,7 @@ int64_t mixer_columns(const Config& c) {
     if (const auto* own = layer.mixer_as<LightningKind>()) most = std::max(most, LightningColumns(*own).end);
     if (const auto* own = layer.mixer_as<SelectiveScanKind>()) most = std::max(most, SelectiveScanColumns(*own).end);
     if (const auto* own = layer.mixer_as<RgLruKind>()) most = std::max(most, RgLruColumns(*own).end);
+    if (const auto* own = layer.mixer_as<Rwkv7Kind>()) most = std::max(most, Rwkv7Columns(*own).end);
     if (layer.mixer_as<ShortConvKind>()) most = std::max(most, ShortConvColumns(c).end);
     if (const auto* latent = layer.mixer_as<LatentKind>()) most = std::max(most, LatentColumns(*latent, c).end);
     if (const auto* own = layer.mixer_as<CompressedKind>())

@@ -151,6 +151,25 @@ struct RgLruColumns {
   explicit RgLruColumns(const RgLruKind& kind) : y(round_up(kind.inner, kPanel)), recurrence(2 * y), end(3 * y) {}
 };
 
+// The columns of the matrices of RWKV-7's time mixing, side by side: r at 0, k, v, the latents of decays, rates, the
+// part of the first layer's values, and gates, and what is made of these.
+struct Rwkv7Columns {
+  int64_t k, v, w_latent, a_latent, v_latent, g_latent, w, a, mix, g, end;
+
+  explicit Rwkv7Columns(const Rwkv7Kind& kind)
+      : k(round_up(kind.inner(), kPanel)),
+        v(2 * k),
+        w_latent(3 * k),
+        a_latent(w_latent + round_up(kind.decay_rank, kPanel)),
+        v_latent(a_latent + round_up(kind.rate_rank, kPanel)),
+        g_latent(v_latent + round_up(kind.value_rank, kPanel)),
+        w(g_latent + round_up(kind.gate_rank, kPanel)),
+        a(w + k),
+        mix(a + k),
+        g(mix + k),
+        end(g + k) {}
+};
+
 // The columns of latent attention's joint matrix: the queries or their latent, then the keys' latent with the rotated
 // key, then the gates, if there are any beside these: one of each head, or of each number of its value.
 struct LatentColumns {

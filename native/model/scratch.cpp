@@ -11,6 +11,7 @@
 #include "model/mixers/indexer.h"
 #include "model/mixers/recurrent/convolved_heads.h"
 #include "model/mixers/recurrent/gated_delta.h"
+#include "model/mixers/recurrent/rwkv/rwkv7.h"
 #include "model/partition.h"
 #include "sampling/sampler.h"
 
@@ -88,10 +89,17 @@ int64_t recurrence_channels(const Config& c) {
     if (const auto* mamba = layer.mamba2()) most = std::max(most, mamba->channels());
     if (const auto* own = layer.mixer_as<SelectiveScanKind>()) most = std::max(most, own->inner);
     if (const auto* own = layer.mixer_as<RgLruKind>()) most = std::max(most, own->inner);
+    if (layer.mixer_as<Rwkv7Kind>()) most = std::max(most, c.hidden);
     if (const auto* own = layer.mixer_as<AttentionKind>(); own && own->convolved)
       most = std::max(most, ConvolvedHeads::columns(c.head_shape(&layer - c.layers.data()), *own->convolved));
   }
   return most;
+}
+
+// Columns of the values of a layer whose values later ones mix with theirs.
+int64_t first_value_columns(const Config& c) {
+  const auto* own = c.layers[0].mixer_as<Rwkv7Kind>();
+  return own ? own->inner() : 0;
 }
 
 // Columns of gate and up where gates are cut.
@@ -114,8 +122,10 @@ int64_t sub_norm_columns(const Config& c) {
 
 int64_t mixer_scratch_floats(const Config& c, const Limits& limits) {
   int64_t most = std::max(DistanceEmbeddings::scratch_floats(c, limits), RelativeBias::scratch_floats(c));
-  for (const LayerKind& layer : c.layers)
+  for (const LayerKind& layer : c.layers) {
     if (const auto* delta = layer.mixer_as<GatedDeltaKind>()) most = std::max(most, GatedDelta::scratch_floats(*delta));
+    if (const auto* own = layer.mixer_as<Rwkv7Kind>()) most = std::max(most, Rwkv7::scratch_floats(*own));
+  }
   return std::max({most, Indexer::scratch_floats(c, limits), BlockIndexer::scratch_floats(c, limits),
                    CompressedAttention::scratch_floats(c, limits)});
 }
@@ -214,16 +224,19 @@ void Scratch::need(const Config& c, const Limits& limits, const std::vector<Matr
                  : input.role == Role::feed_forward_out ? (input.experts ? expert_activated : activated)
                  : input.experts                        ? by_expert
                                                         : stream;
-    site.own.resize(static_cast<size_t>(threads));
-    site.shared.need(input);
-    site.prepares = site.prepares || !input.direct;
-    for (Inputs& own : site.own) own.need(input);
-    if (c.modules) {  // halves of layers (Modules) write one matrix's rows while they read another's
-      activated.own.resize(site.own.size());
-      activated.shared.need(input);
-      activated.prepares = activated.prepares || !input.direct;
-      for (Inputs& own : activated.own) own.need(input);
-    }
+    const auto add = [&](Site& to) {
+      to.own.resize(static_cast<size_t>(threads));
+      to.shared.need(input);
+      to.prepares = to.prepares || !input.direct;
+      for (Inputs& own : to.own) own.need(input);
+    };
+    if (input.role == Role::mixer_low_rank)
+      for (Site& each : latents) add(each);
+    else if (input.role == Role::mixer_shifted || (input.role == Role::feed_forward_in && c.shifts()))
+      for (Site& each : shifted) add(each);
+    else
+      add(site);
+    if (c.modules) add(activated);  // halves of layers (Modules) write one matrix's rows while they read another's
     if (input.codes) own_gemm_bytes_ = std::max(own_gemm_bytes_, round_up(kernels().gemm_scratch_bytes(input.k), 128));
   }
 }
@@ -239,6 +252,8 @@ int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int th
   side = carver.floats(c.asides() || c.fuses ? tokens : 0, 2 * c.hidden);
   hidden = carver.floats(c.keeps_hidden ? tokens : 0, c.hidden);
   convolved = carver.floats(channels ? tokens : 0, channels);
+  const int64_t values = first_value_columns(c);
+  first_values = carver.floats(values ? tokens : 0, values);
   const bool projects = c.some_norm_after() || c.joins_behind() || c.adds_later() || c.asides() || c.merges ||
                         c.learned_positions || c.token_types > 0 || c.head_dense || c.embed_width;
   projected = carver.floats(projects ? tokens : 0, widest);
@@ -403,6 +418,15 @@ void Scratch::carve_sites(Carver& carver, const Limits& limits) {
   stream.raw = residual;
   for (Site* site : {&mixed, &activated})
     site->raw = carver.floats(site->prepares ? tokens : 0, site->shared.columns());
+  const auto carve_each = [&](auto& sites) {
+    for (Site& site : sites) {
+      carver.take(site.shared, tokens);
+      for (Inputs& own : site.own) carver.take(own, kOwnRows);
+      site.raw = carver.floats(site.prepares ? tokens : 0, site.shared.columns());
+    }
+  };
+  carve_each(shifted);
+  carve_each(latents);
 }
 
 }  // namespace forearm

@@ -85,9 +85,12 @@ class Scratch {
   Operand residual;   // [step_tokens, hidden], f32_rows: the residual stream
   Operand mixer_in;   // [step_tokens, columns of the widest mixer's joint matrix], f32_rows
   Operand beside_in;  // [step_tokens, columns of the widest Mamba2 beside attention], f32_rows
-  Operand convolved;  // [step_tokens, channels of the widest recurrence or convolution of heads or layers], f32_rows
-  Operand side;       // [step_tokens, 2 * hidden], f32_rows: of a SideBlock the residual and the embedding, or of
-                      // Config::fuses the embedding and the rows that come with tokens; else no rows
+  // [step_tokens, channels of the widest recurrence or convolution of heads or layers], f32_rows; of token shifts the
+  // normalized residual
+  Operand convolved;
+  // [step_tokens, 2 * hidden], f32_rows: of a SideBlock the residual and the embedding, or of Config::fuses the embedding
+  // and the rows that come with tokens; else no rows
+  Operand side;
   Operand hidden;     // [step_tokens, hidden], f32_rows: of Config::keeps_hidden; else no rows
   Operand projected;  // [step_tokens, hidden], f32_rows: rows before a post-norm; learned positions, token types
   Operand logits;     // [step_logit_rows, Config::out_columns()], f32_rows
@@ -95,6 +98,11 @@ class Scratch {
   Site stream;        // [step_tokens or step_logit_rows, hidden]: raw is the residual
   Site mixed;         // [step_tokens, columns of the widest mixer's result]
   Site activated;     // [step_tokens, width of the widest feed-forward]
+  // Of RWKV: rows that are mixed with those of the token before, the first also before feed-forwards, and those before
+  // low-rank matrices; the first layer's values, [step_tokens, columns of a mixer's values], f32_rows.
+  std::array<Site, 3> shifted;
+  std::array<Site, 4> latents;
+  Operand first_values;
 
   // Of an embedding of each layer, no rows without it.
   Operand per_layer;       // [step_tokens, Config::per_layer_columns()], f32_rows

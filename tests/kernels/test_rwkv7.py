@@ -81,7 +81,8 @@ def test_a_cut_between_any_rows_changes_no_bit() -> None:
     dim = 40
     own, begin = inputs(21, dim), state_of(dim, random(5, dim, dim))
     whole, end = Kernels("scalar").rwkv7(*own, EPS, begin)
-    assert own.mix is not None and own.first is not None
+    assert own.mix is not None
+    assert own.first is not None
 
     for cut in range(1, 21):
         parts, state = [], begin

@@ -15,6 +15,7 @@ import numpy as np
 from tests.model.reference_compressed import compressed_attention, joined, weighed
 from tests.model.reference_recurrent import RECURRENT, gated_delta, half_convolved, mamba2, relative_bias
 from tests.model.reference_routes import Seen, chosen_blocks, chosen_keys, routes
+from tests.model.reference_rwkv import rwkv_rows
 from tests.model.reference_streams import (
     first_streams,
     gated,
@@ -52,6 +53,7 @@ from forearm.model.families.recurrences import (
     SelectiveScan,
     ShortConv,
 )
+from forearm.model.families.recurrent.time_mixing import Rwkv7
 from forearm.model.pooling.adapters import SummedTensor
 
 Kept = dict[int, tuple[Array, Array]]  # the keys and values of each layer
@@ -97,6 +99,8 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
     """Rows after the last norm, float64 [tokens, hidden]. second: where tokens of type 1 begin; 0: nowhere."""
     positions = np.arange(len(tokens))
     x = embedded(config, weights, tokens, second, positions, rounding)
+    if isinstance(config.layers[0].mixer, Rwkv7):
+        return rwkv_rows(config, weights, x, rounding)
     per_layer = per_layer_inputs(config, weights, tokens, x, rounding)
     kept: Kept = {}
     embedding, beside = x, np.zeros_like(x)

@@ -24,6 +24,7 @@ from forearm.model.families.recurrences import (
     SelectiveScan,
     ShortConv,
 )
+from forearm.model.families.recurrent.time_mixing import Rwkv7
 
 
 def rope(head_dim: int) -> Rope:
@@ -201,6 +202,15 @@ SHAPES = {
             Layer(RgLru(150, 6, 4), FeedForward(100, "gelu_tanh", bias=True)),  # heads of 25 channels end inside panels
             Layer(Attention(0, window=20), FeedForward(88, "gelu_tanh", bias=True)),
             Layer(RgLru(96, 2, 3), FeedForward(100, "gelu_tanh", bias=True)),
+        ),
+    ),
+    "time mixing": replace(
+        LLAMA,
+        layer_norm=True,
+        embed_norm=True,
+        layers=tuple(
+            Layer(Rwkv7(heads, dim, 20, 16, few, 40), FeedForward(100, "relu_squared", gated=False, shifted=True))
+            for heads, dim, few in ((6, 25, 0), (2, 75, 12), (6, 25, 33))  # which end inside panels
         ),
     ),
     # heads of 20 numbers end inside panels; a layer skips experts, and its router has what the one before hands on

@@ -28,6 +28,7 @@ KINDS = [
     ("latents of several sizes", WeightFormat("int4", 16), "bfloat16"),
     ("gated norms", WeightFormat("bfloat16"), "bfloat16"),
     ("rg-lru", WeightFormat("int4", 16), "bfloat16"),
+    ("time mixing", WeightFormat("int4", 16), "bfloat16"),
     ("convolved heads", WeightFormat("int4", 16), "bfloat16"),
     ("four convolutions", WeightFormat("int4", 16), "bfloat16"),
     ("delta by channel", WeightFormat("int4", 16), "bfloat16"),

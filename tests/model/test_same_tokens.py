@@ -23,6 +23,7 @@ from forearm.model.families.recurrences import (
     SelectiveScan,
     ShortConv,
 )
+from forearm.model.families.recurrent.time_mixing import Rwkv7
 
 BLOCK = 32
 Floats = npt.NDArray[np.float32]
@@ -145,6 +146,8 @@ class Weights:
             self.vector(prefix + "gate_norm", mixer.value_dim, 1.0)
         elif isinstance(mixer, SelectiveScan | RgLru):
             self.scan(prefix, mixer)
+        elif isinstance(mixer, Rwkv7):
+            self.time_mixing(prefix, mixer)
         elif isinstance(mixer, Lightning):
             self.vector(prefix + "gate_norm", mixer.inner, 1.0)
         elif isinstance(mixer, LatentAttention):
@@ -215,6 +218,13 @@ class Weights:
         for name, n in (("norm", hidden), ("router", count * hidden), ("predict", count**3), ("correct", count**2)):
             self.vector(f"{prefix}alt_up_{name}", n, 0.5)
         self.vector(prefix + "alt_up_scale", hidden, 1.0)
+
+    def time_mixing(self, prefix: str, own: Rwkv7) -> None:
+        for name, around in (("gate_norm", 1.0), ("gate_norm.bias", 0.0), ("rwkv_k_k", 1.0), ("rwkv_k_a", 1.0)):
+            self.vector(prefix + name, own.inner, around)
+        self.vector(prefix + "rwkv_r_k", own.inner, 0.0)
+        self.vector(prefix + "rwkv_mixes", 6 * self.config.hidden, 0.5)
+        self.vector(prefix + "mlp_mix", self.config.hidden, 0.5)
 
     def scan(self, prefix: str, own: SelectiveScan | RgLru) -> None:
         self.vector(prefix + "conv", own.taps * own.inner, 0.0)
@@ -325,6 +335,7 @@ KINDS += [
         "beside the residual",
         "selective scan",
         "rg-lru",
+        "time mixing",
         *DELTA,
         "latent",
         *OTHERS,

@@ -5,11 +5,13 @@ and from the prefix cache.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.model.rwkv_models import save_rwkv
 from tests.model.test_transformers_executor import prompt_of
 from tests.model.transformers_types import reference_tokens, save_tiny, save_words
 
@@ -30,6 +32,7 @@ from forearm.model.families.recurrences import (
     SelectiveScan,
     ShortConv,
 )
+from forearm.model.families.recurrent.time_mixing import Rwkv7
 
 BOX = Memory(1 << 33, 1 << 33, "a box")
 SEEDS = range(6)
@@ -56,6 +59,7 @@ SEEDS = range(6)
         "bailing_hybrid",
         "qwen4_exp_text",
         "zaya",
+        "rwkv7",
     ],
 )
 def model_type(request: pytest.FixtureRequest) -> str:
@@ -66,16 +70,24 @@ def model_type(request: pytest.FixtureRequest) -> str:
 def folder(model_type: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with a tokenizer."""
     made = tmp_path_factory.mktemp(model_type)
-    save_tiny(model_type, made)
+    generating(model_type, made)
     save_words(made)
     return made
+
+
+def generating(model_type: str, folder: Path) -> Callable[[list[int]], list[int]]:
+    """Write a tiny model; return what generates its tokens greedily: transformers, or the reference of RWKV-7."""
+    if model_type == "rwkv7":
+        return save_rwkv(folder)
+    model = save_tiny(model_type, folder)
+    return lambda prompt: reference_tokens(model, prompt)
 
 
 @pytest.fixture(scope="module")
 def wanted(model_type: str, folder: Path) -> list[list[int]]:
     """Return what transformers generates for the prompts, greedily."""
-    model = save_tiny(model_type, folder)
-    return [reference_tokens(model, prompt_of(seed)) for seed in SEEDS]
+    generate = generating(model_type, folder)
+    return [generate(prompt_of(seed)) for seed in SEEDS]
 
 
 def served(folder: Path, **settings: Any) -> tuple[list[list[int]], LLM]:
@@ -293,6 +305,8 @@ def state_floats(layer: Layer, config: ModelConfig) -> int:
         return (delta.taps - 1) * delta.channels + delta.value_heads * (delta.key_dim + 1) * delta.value_dim + more
     if isinstance(layer.mixer, SelectiveScan):
         return (layer.mixer.taps - 1 + layer.mixer.state_dim) * layer.mixer.inner
+    if isinstance(layer.mixer, Rwkv7):  # a row of each half, and heads' matrices
+        return 2 * config.hidden + layer.mixer.heads * layer.mixer.head_dim**2
     if isinstance(layer.mixer, RgLru):
         return layer.mixer.taps * layer.mixer.inner
     if isinstance(layer.mixer, Lightning):

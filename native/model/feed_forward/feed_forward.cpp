@@ -50,7 +50,8 @@ int64_t FeedForward::phases(const Config& c, int64_t step_tokens) {
   return 4 + (some ? 2 * ((step_tokens + kCutRows - 1) / kCutRows) : 0);
 }
 
-FeedForward::FeedForward(const Weights& weights, Step& step) : weights_(weights), step_(step) {
+FeedForward::FeedForward(const Weights& weights, TokenShift& token_shift, Step& step)
+    : weights_(weights), token_shift_(token_shift), step_(step) {
   const Config& c = step.config;
   for (size_t i = 0; i < c.layers.size(); ++i) {
     LayerMatrices& own = layers_.emplace_back();
@@ -64,16 +65,34 @@ FeedForward::FeedForward(const Weights& weights, Step& step) : weights_(weights)
 }
 
 const Norm* FeedForward::apply(StepWalk& w, size_t layer, const Norm* add) {
-  const Linear &up = *layers_[layer].up, &down = *layers_[layer].down;
+  const Linear& down = *layers_[layer].down;
   const FeedForwardKind& kind = *step_.config.layers[layer].feed_forward;
   const LayerNorms& norms = weights_.norms(layer);
   if (kind.gate_cut) apply_cut(w, layer, add);
-  const Operand activated = kind.gate_cut ? step_.output(w, step_.scratch.activated, down.matrix)
-                                          : activate(w, layer, step_.stream(w, add, norms.pre_mlp, up.matrix));
+  const Operand activated =
+      kind.gate_cut ? step_.output(w, step_.scratch.activated, down.matrix) : activate(w, layer, rows(w, layer, add));
   const Norm* after = step_.config.joins_both() ? &norms.post_mlp : norms.post_mlp.if_there();
   step_.project_back(w, activated, down, after, kind.out_scale);
   step_.barrier(w);
   return after;
+}
+
+// Returns the rows that the first matrix is multiplied with. Behind the last layer's mixer a shifted feed-forward needs
+// all rows until they are mixed.
+Operand FeedForward::rows(StepWalk& w, size_t layer, const Norm* add) {
+  const Matrix& up = layers_[layer].up->matrix;
+  const Norm& norm = weights_.norms(layer).pre_mlp;
+  if (!step_.config.layers[layer].feed_forward->shifted) return step_.stream(w, add, norm, up);
+  const bool last = layer + 1 == layers_.size();
+  const Site& site = step_.scratch.shifted[0];
+  token_shift_.normalize(w, add, norm);
+  step_.barrier(w);
+  token_shift_.mix(w, layer, TokenShift::Half::feed_forward, weights_.recurrence(layer).mlp_mix.data(), site.target(up),
+                   last);
+  token_shift_.keep(w, layer, TokenShift::Half::feed_forward);
+  if (last) step_.keep_logit_rows(w);
+  step_.barrier(w);
+  return step_.output(w, site, up);
 }
 
 Operand FeedForward::activate(StepWalk& w, size_t layer, const Operand& in) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "model/mixers/recurrent/rwkv/token_shift.h"
 #include "model/step/step.h"
 
 namespace forearm {
@@ -11,8 +12,8 @@ class FeedForward {
   // Phases handed out task by task: rows and multiplication, twice; the first two for each block of kCutRows rows.
   static int64_t phases(const Config& config, int64_t step_tokens);
 
-  // Both arguments must outlive this. Throws std::invalid_argument if a layer's matrix is missing or has a wrong size.
-  FeedForward(const Weights& weights, Step& step);
+  // All arguments must outlive this. Throws std::invalid_argument if a layer's matrix is missing or has a wrong size.
+  FeedForward(const Weights& weights, TokenShift& token_shift, Step& step);
 
   // Computes the feed-forward and adds it to the residual, with a barrier after it. `add` and the result: see
   // Attention::mix.
@@ -23,6 +24,7 @@ class FeedForward {
   const Linear& down(size_t layer) const { return *layers_[layer].down; }
 
  private:
+  Operand rows(StepWalk& w, size_t layer, const Norm* add);
   // Writes the rows that `down` takes, of a layer whose gates are cut.
   void apply_cut(StepWalk& w, size_t layer, const Norm* add);
 
@@ -31,6 +33,7 @@ class FeedForward {
   };
 
   const Weights& weights_;
+  TokenShift& token_shift_;
   Step& step_;
   std::vector<LayerMatrices> layers_;
 };

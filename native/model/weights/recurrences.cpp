@@ -79,4 +79,19 @@ void Weights::declare_rg_lru(size_t layer, const RgLruKind& kind) {
   };
 }
 
+void Weights::declare_rwkv7(const Config& c, size_t layer, const Rwkv7Kind& kind) {
+  const std::string prefix = "layers." + std::to_string(layer) + ".";
+  Recurrence& own = recurrences_[layer];
+  const auto declare = [&](const char* name, std::vector<float>& values, int64_t n) {
+    declare_vector(prefix + name, values, n, {n, {}});
+  };
+  declare("gate_norm", own.norm, kind.inner());
+  declare("gate_norm.bias", own.norm_bias, kind.inner());
+  declare("rwkv_k_k", own.removal, kind.inner());
+  declare("rwkv_k_a", own.replaced, kind.inner());
+  declare("rwkv_r_k", own.bonus, kind.inner());
+  declare("rwkv_mixes", own.mixes, 6 * c.hidden);
+  declare("mlp_mix", own.mlp_mix, c.hidden);
+}
+
 }  // namespace forearm

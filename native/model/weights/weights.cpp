@@ -79,6 +79,7 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
     if (const auto* own = c.layers[i].mixer_as<LightningKind>()) declare_lightning(i, *own);
     if (const auto* own = c.layers[i].mixer_as<SelectiveScanKind>()) declare_scan(i, *own);
     if (const auto* own = c.layers[i].mixer_as<RgLruKind>()) declare_rg_lru(i, *own);
+    if (const auto* own = c.layers[i].mixer_as<Rwkv7Kind>()) declare_rwkv7(c, i, *own);
     if (const auto* own = c.layers[i].mixer_as<AttentionKind>(); own && own->convolved)
       declare_convolved(c, i, *own->convolved);
   }

@@ -56,6 +56,8 @@ struct Convolution {
 struct Recurrence {
   std::vector<float> dt_bias, a_log, d;  // [heads]; d of Mamba2 and, zeros, lightning attention alone
   std::vector<float> norm;
+  std::vector<float> norm_bias, removal, replaced, bonus;  // of RWKV-7: Rwkv7Task's norm_bias, k_k, k_a and r_k
+  std::vector<float> mixes, mlp_mix;  // and TokenShiftTask's mix of r, w, k, v, a and g, and of the feed-forward
   // Of a selective scan a_log is SelectiveScanTask's a, d [channels], and norm the weights of dt's latent, b and c.
   // Of an RG-LRU a_log is RgLruTask's rate, [inner].
 };
@@ -205,6 +207,7 @@ class Weights {
   void declare_lightning(size_t layer, const LightningKind& kind);
   void declare_scan(size_t layer, const SelectiveScanKind& kind);
   void declare_rg_lru(size_t layer, const RgLruKind& kind);
+  void declare_rwkv7(const Config& config, size_t layer, const Rwkv7Kind& kind);
   void declare_convolved(const Config& config, size_t layer, const ConvolvedKind& kind);
   void declare_router(const Config& config, size_t layer);
   void declare_norm(const Config& config, const std::string& name, Norm& norm, int64_t n, bool with_bias);

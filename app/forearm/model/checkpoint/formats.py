@@ -150,8 +150,8 @@ def _format(
 ) -> WeightFormat:
     if spec.role in ("pooler", "router"):
         return WeightFormat("float32")  # small; what a router rounds changes the choice of experts
-    if spec.role == "mixer_heads":
-        return WeightFormat(weight_dtype)  # few, and half of them are transposed
+    if spec.role in ("mixer_heads", "mixer_low_rank"):
+        return WeightFormat(weight_dtype)  # few, and half of them are transposed, or make decays
     coded = [stored for _, stored in members if isinstance(stored, CodedMatrix)]
     floats = [stored.name for _, stored in members if isinstance(stored, StoredTensor)]
     if coded and floats:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from forearm.model.checkpoint.tensor_part import TensorPart, norm_vectors
 from forearm.model.families.config import Attention, Layer, Mixer, ModelConfig
 from forearm.model.families.matrix_spec import MatrixSpec
 from forearm.model.families.recurrences import GatedDelta, Lightning, Mamba2, RgLru, SelectiveScan, ShortConv
+from forearm.model.families.recurrent.time_mixing import Rwkv7
 
 
 def states(config: ModelConfig, own: Layer, layer: str, at: str, names: Mapping[str, str]) -> Iterator[TensorPart]:
@@ -27,6 +28,8 @@ def states(config: ModelConfig, own: Layer, layer: str, at: str, names: Mapping[
         yield TensorPart(f"{layer}.conv", f"{conv}.weight", (mixer.inner * mixer.taps,))
         yield TensorPart(f"{layer}.conv.bias", f"{conv}.bias", (mixer.inner,))
         yield TensorPart(f"{layer}.lru_rate", f"{at}.temporal_block.rg_lru.recurrent_param", (mixer.inner,))
+    if isinstance(mixer, Rwkv7):
+        yield from _rwkv7(layer, at, names, mixer, hidden)
     if isinstance(mixer, Lightning):
         yield from norm_vectors(f"{layer}.gate_norm", f"{at}.self_attn.norm", mixer.inner, False)
     if isinstance(mixer, GatedDelta):
@@ -59,6 +62,38 @@ def _scan(layer: str, at: str, names: Mapping[str, str], own: SelectiveScan) -> 
         stored = names.get(f"scan_norm.{part}", f"{names['mamba']}.{part}_layernorm")
         yield TensorPart(f"{layer}.scan_norm", f"{at}.{stored}.weight", (size,), at=row)
         row += size
+
+
+def _rwkv7(layer: str, at: str, names: Mapping[str, str], own: Rwkv7, hidden: int) -> Iterator[TensorPart]:
+    """Yield the vectors of RWKV-7: those that both halves mix a token with the one before it by come last."""
+    yield from norm_vectors(f"{layer}.gate_norm", f"{at}.{names['rwkv_norm']}", own.inner, True)
+    for name in ("k_k", "k_a", "r_k"):
+        yield TensorPart(f"{layer}.rwkv_{name}", f"{at}.{names[f'rwkv_{name}']}", (own.inner,))
+    mixes = [names.get(f"rwkv_mix_{name}", names["rwkv_mixes"]) for name in "rwkvag"]
+    row = 0
+    for i, stored in enumerate(mixes):
+        row = row + hidden if stored in mixes[:i] else 0  # one tensor may have all
+        yield TensorPart(f"{layer}.rwkv_mixes", f"{at}.{stored}", (hidden,), row, at=i * hidden)
+    yield TensorPart(f"{layer}.mlp_mix", f"{at}.{names['mlp_mix']}", (hidden,))
+
+
+def joint_mixes(config: ModelConfig, first: str, stored: Collection[str]) -> dict[str, str]:
+    """Return the names in a checkpoint of RWKV-7 that has a layer's six mixes in one tensor, as the first ones have.
+
+    first: the name of the first layer, with the prefix.
+    """
+    if not isinstance(config.layers[0].mixer, Rwkv7) or f"{first}.attn.x_x" not in stored:
+        return {}
+    return {f"rwkv_mix_{name}": "attn.x_x" for name in "rwkvag"}
+
+
+def low_rank(names: Mapping[str, str], spec: MatrixSpec, at: str, module: str) -> Iterator[TensorPart]:
+    """Yield a low-rank matrix and its bias, which may have a name of its own in the layer."""
+    part = spec.parts[0]
+    yield TensorPart(part.name, f"{module}.weight", (part.rows, spec.k), matrix=spec.name)
+    if spec.bias:
+        own = names.get(f"{part.key}.bias")
+        yield TensorPart(f"{part.name}.bias", f"{at}.{own}" if own else f"{module}.bias", (part.rows,))
 
 
 def _delta(own: GatedDelta, apart: bool) -> dict[str, int]:

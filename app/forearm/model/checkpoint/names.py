@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from forearm.errors import ConfigError
-from forearm.model.checkpoint.mixer_names import heads_of
+from forearm.model.checkpoint.mixer_names import heads_of, joint_mixes, low_rank
 from forearm.model.checkpoint.tensor_part import TensorPart, halves, norm_vectors, pieces, tensors
 from forearm.model.checkpoint.vector_names import VECTORS, layer_name, stored_at, vectors
 from forearm.model.families.config import Experts, LatentAttention, ModelConfig
@@ -40,6 +40,7 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
     beside = {f"{prefix}{name}": name for name in stored if config.fuses and name.startswith("mtp.")}
     stored = {*stored, *beside}
     joint = _fused_experts(config, prefix, stored) | _joint_convolution(config, prefix, stored)
+    joint |= joint_mixes(config, f"{prefix}{layer_name(config.names, 0)}", stored)
     config = replace(config, names=config.names | joint)
     found: list[TensorPart] = []
     for spec in matrices(config):
@@ -47,6 +48,9 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
             found += _dense(config, spec, stored, found[0].stored)
         elif spec.role == "mixer_heads":
             found += _heads(config, spec, prefix)
+        elif spec.role == "mixer_low_rank":
+            at = f"{prefix}{layer_name(config.names, int(spec.name.split('.')[1]))}"
+            found += low_rank(config.names, spec, at, f"{prefix}{_stored(config, spec.parts[0])}")
         else:
             found += _matrix(config, spec, prefix, stored)
     found += vectors(config, prefix)

@@ -86,6 +86,8 @@ _CARRIED = (
     "ple_embedding.layer_multipliers",  # of Qwen4-Exp's hashes, which follow from config.json
     "ple_embedding.ngram_heads_vocab_sizes",
     "ple_embedding.ngram_heads_offsets",
+    *(f"0.time_mix_v{i}." for i in range(3)),  # of RWKV-7's first layer, which mixes values with no other's
+    "0.attn.v_lora.",
     "self_attn.slope_rate",  # of lightning attention, which follow from the number of heads
     "self_attn.query_decay",
     "self_attn.key_decay",

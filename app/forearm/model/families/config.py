@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from forearm.config.number_formats import DTypeName
 from forearm.model.families.recurrences import CompressedAttention, Mamba2, Recurrent, keeps_state
+from forearm.model.families.recurrent.time_mixing import Rwkv7
 
 if TYPE_CHECKING:
     from forearm.array_types import Float32Array
@@ -118,6 +119,7 @@ class FeedForward:
     gate_scale, out_scale: multiply the gate before its activation, and the result. gate_cut: a token's gates become
     max(0, gate - mean - gate_cut * deviation) before it (You et al. 2025, arXiv:2506.06644); None: they do not.
     limit: the most of a gate, and of the magnitude that it multiplies. gate_limit: of a gate, if that is another.
+    shifted: it reads each token mixed with the one before it (RWKV).
     """
 
     width: int
@@ -130,6 +132,7 @@ class FeedForward:
     gate_cut: float | None = None
     limit: float = math.inf
     gate_limit: float | None = None
+    shifted: bool = False
 
 
 @dataclass(frozen=True)
@@ -312,7 +315,8 @@ class ModelConfig:
         latents = [layer.mixer for layer in self.layers if isinstance(layer.mixer, LatentAttention)]
         shares = any(one.indexer and one.indexer.shared for one in latents) or self.per_layer or self.hyper_connections
         mixers = [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention)]
-        own = self.fuses or any(m.shared_from is not None for m in mixers) or any(layer.aside for layer in self.layers)
+        own = self.fuses or any(m.shared_from is not None for m in mixers)
+        own = own or any(layer.aside or isinstance(layer.mixer, Rwkv7) for layer in self.layers)
         own = own or any(isinstance(e := one.feed_forward, Experts) and (e.behind or e.router) for one in self.layers)
         return not (own or shares) and self.norm_residual in (("none",) if self.pooled else ("none", "first"))
 

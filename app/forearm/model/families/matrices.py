@@ -67,7 +67,7 @@ def matrices(config: ModelConfig) -> list[MatrixSpec]:
 def uniform_formats(config: ModelConfig, weights: WeightFormat) -> dict[str, WeightFormat]:
     """Return one format for every packed matrix of the executor; what is never quantized is float32."""
     exact = WeightFormat("float32")
-    kept = ("pooler", "router", "mixer_heads")
+    kept = ("pooler", "router", "mixer_heads", "mixer_low_rank")
     return {m.name: exact if m.role in kept else weights for m in matrices(config)}
 
 

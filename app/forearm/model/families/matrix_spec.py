@@ -8,12 +8,14 @@ from typing import Literal
 # embedding, table: rows are looked up; a tied head multiplies with the embedding. head: gives the logits.
 # *_in: multiplied with the normed residual. mixer_inner: multiplied with rows that the mixer has made of these.
 # mixer_heads: a matrix for each head (`experts` of them), multiplied with the head's part of such rows; never
-# quantized. mixer_groups: the same for each group of heads, quantized as others. *_out: multiplied with the result of
+# quantized. mixer_groups: the same for each group of heads, quantized as others. mixer_shifted: multiplied with the
+# normed residual of a token, mixed with that of the token before. mixer_low_rank: one of a pair through few numbers,
+# the first as mixer_shifted; never quantized. *_out: multiplied with the result of
 # the mixer or feed-forward and added to the residual. router: gives the scores of experts or the gates of a recurrence;
 # never quantized. pooler: a layer after pooling.
 Role = Literal[
-    "embedding", "table", "head", "mixer_in", "mixer_inner", "mixer_heads", "mixer_groups", "mixer_out",
-    "feed_forward_in", "feed_forward_out", "router", "pooler",
+    "embedding", "table", "head", "mixer_in", "mixer_inner", "mixer_heads", "mixer_groups", "mixer_shifted",
+    "mixer_low_rank", "mixer_out", "feed_forward_in", "feed_forward_out", "router", "pooler",
 ]  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from forearm.model.families.indexed.indexers import BlockIndexer
+from forearm.model.families.recurrent.time_mixing import Rwkv7
 
 
 @dataclass(frozen=True)
@@ -304,7 +305,7 @@ class HashedNgrams:
         return self.width // len(self.sizes)
 
 
-Recurrent = ShortConv | Mamba2 | SelectiveScan | RgLru | GatedDelta | Lightning
+Recurrent = ShortConv | Mamba2 | SelectiveScan | RgLru | Rwkv7 | GatedDelta | Lightning
 
 
 def keeps_state(mixer: object) -> bool:

@@ -54,6 +54,15 @@ _KIMI = _LATENT | {
     "delta_a": "ssm_f_b", **{f"delta_{part}": f"attn_{part}" for part in "qkv"},
     **{f"recurrence.conv_{part}": f"ssm_conv1d_{part}.weight" for part in "qkv"},
 }  # fmt: skip
+_RWKV = {
+    "pre_mlp_norm": "attn_norm_2", "up": "channel_mix_key", "down": "channel_mix_value", "rwkv_out": "time_mix_output",
+    "rwkv_r": "time_mix_receptance", "rwkv_k": "time_mix_key", "rwkv_v": "time_mix_value", "rwkv_norm": "time_mix_ln",
+    "rwkv_mixes": "time_mix_lerp_fused.weight", "mlp_mix": "channel_mix_lerp_k.weight",
+    **{f"rwkv_{name}": f"time_mix_{name}.weight" for name in ("k_k", "k_a", "r_k")},
+    **{f"rwkv_{name}_down": f"time_mix_{name}1" for name in "wavg"},
+    **{f"rwkv_{name}_up": f"time_mix_{name}2" for name in "wavg"},
+    **{f"rwkv_{name}_up.bias": f"time_mix_{name}0.weight" for name in "wav"},
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -200,6 +209,7 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
     "mamba2": GgufArchitecture(("mamba2",), gguf_states.mamba2),
     "mamba": GgufArchitecture(("mamba", "falcon_mamba"), gguf_states.mamba),
     "jamba": GgufArchitecture(("jamba",), gguf_states.jamba),
+    "rwkv7": GgufArchitecture(("rwkv7",), gguf_states.rwkv7, _RWKV),
     # embedding models
     "bert": GgufArchitecture(("bert",), gguf_encoders.bert, gguf_encoders.BERT),
     "nomic-bert": GgufArchitecture(("nomic_bert",), gguf_encoders.nomic_bert, gguf_encoders.BERT),

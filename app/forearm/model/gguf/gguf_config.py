@@ -111,7 +111,7 @@ def _values(metadata: GgufMetadata) -> dict[str, Any]:
     varies = ARCHITECTURES[metadata.architecture].varies
     heads = (metadata.largest if "attention.head_count" in varies else metadata.integer)("attention.head_count")
     hidden = metadata.size("embedding_length")
-    if heads < 1 and metadata.architecture not in ("mamba", "mamba2"):  # which have no attention
+    if heads < 1 and metadata.architecture not in ("mamba", "mamba2", "rwkv7"):  # which have no attention
         raise metadata.wrong("attention.head_count", "at least 1")
     heads = max(heads, 1)
     head_dim = metadata.size("attention.key_length", max(hidden // heads, 1))
@@ -198,7 +198,7 @@ def _names(metadata: GgufMetadata, own: GgufArchitecture, config: ModelConfig) -
         names["pre_mlp_norm"] = names["input_norm"]
     if metadata.architecture == "jina-bert-v2" and not metadata.has("blk.0.ffn_gate.weight"):
         names["gate"] = names["up"]  # the rows of both, in this order
-    if metadata.has("blk.0.attn_norm_2.weight"):  # Falcon's, of attention alone
+    if metadata.has("blk.0.attn_norm_2.weight") and not config.has_states:  # Falcon's, of attention alone
         names["input_norm"] = "attn_norm_2"
     if metadata.any_layer("ffn_gate_up_exps.weight"):
         names |= {"experts.gate": "ffn_gate_up_exps[0]", "experts.up": "ffn_gate_up_exps[1]"}

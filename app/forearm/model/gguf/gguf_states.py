@@ -143,6 +143,18 @@ def jamba(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
     return None
 
 
+def rwkv7(metadata: GgufMetadata, values: dict[str, Any]) -> str | None:
+    """Add the keys of RWKV-7; the norm of each head's results has the epsilon that llama.cpp gives it."""
+    if metadata.integer("token_shift_count", 2) != 2:
+        raise metadata.wrong("token_shift_count", "2: both halves of a layer read the token before")
+    ranks = {"decay": "decay", "a": "iclr", "v": "value_residual_mix", "gate": "gate"}
+    values |= {
+        "head_dim": metadata.size("wkv.head_size"), "head_norm_eps": 64e-5,
+        **{f"{name}_low_rank_dim": metadata.size(f"attention.{of}_lora_rank") for name, of in ranks.items()},
+    }  # fmt: skip
+    return None
+
+
 def _mamba2(metadata: GgufMetadata, values: dict[str, Any]) -> None:
     inner, heads = metadata.size("ssm.inner_size"), metadata.size("ssm.time_step_rank")
     values |= {

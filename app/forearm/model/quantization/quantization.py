@@ -50,7 +50,7 @@ EMBEDDING_GROUP = 64
 # less the means of activations, 0.0063 so, 0.0037 with those of the middle half, 0.0030 with those of the middle third;
 # smoothed and turned, 0.0023 (18,158 predictions). Models without gate and up are fp8 throughout, and those that are
 # not rotated have groups as above.
-FP8_INT8_ROLES = ("mixer_in", "mixer_inner", "mixer_groups", "mixer_out", "feed_forward_out")
+FP8_INT8_ROLES = ("mixer_in", "mixer_inner", "mixer_groups", "mixer_shifted", "mixer_out", "feed_forward_out")
 FP8_END_LAYERS = 3
 # Their groups in rows that 128 does not divide, such as those of 576 values. The two digits of 16-bit activations have
 # two sums a group: with 64, which divides 576, 512 tokens of SmolLM2-135M take 168 ms, so 130, and 32 sequences 28.6

@@ -30,7 +30,9 @@ _NORMS: dict[Role, str] = {"mixer_in": "input_norm", "feed_forward_in": "pre_mlp
 _NORMS_OF_ROUTERS = {"router": "pre_mlp_norm", "delta_gates": "input_norm", "index_in": "input_norm"}
 TURNED = 512  # most columns of a group of activations that share a scale
 # Roles of matrices before which activations are turned.
-TURNED_ROLES: tuple[Role, ...] = ("mixer_in", "mixer_out", "feed_forward_in", "feed_forward_out", "head")
+TURNED_ROLES: tuple[Role, ...] = (
+    "mixer_in", "mixer_shifted", "mixer_out", "feed_forward_in", "feed_forward_out", "head",
+)  # fmt: skip
 _MOST_ODD = 61  # the largest prime factor of rows that are turned (kernels.h, is_turnable)
 WRITERS: tuple[Role, ...] = ("mixer_out", "feed_forward_out")  # roles of matrices that write the residual stream
 

@@ -40,6 +40,27 @@ inline void check_rg_lru(const RgLruKind& own) {
            std::to_string(own.heads) + ")");
 }
 
+// Layers of RWKV-7 have both halves, and hand on the rows of both.
+inline void check_rwkv7(const Config& c, size_t layer) {
+  const LayerKind& one = c.layers[layer];
+  const auto* own = one.mixer_as<Rwkv7Kind>();
+  const bool shifted = one.feed_forward && one.feed_forward->shifted && !one.experts && !one.feed_forward->gate_cut;
+  if (!own && !(one.feed_forward && one.feed_forward->shifted)) return;
+  if (!own || !shifted || c.placement(layer) != NormPlacement::pre || c.norm_residual == NormResidual::all ||
+      c.joins_behind() || c.adds_later() || c.alt_up || c.norm_gates || c.modules || c.sub_norm || c.pooled ||
+      !c.norm_weight)
+    refuse("time mixing of RWKV-7 stands with a shifted feed-forward, norms before each half, and a residual alone");
+  in_range("heads of RWKV-7", own->heads, 1, 4096);
+  in_range("numbers of a head of RWKV-7", own->head_dim, 1, 4096);
+  in_range("rank of the decays of RWKV-7", own->decay_rank, 1, kLargest);
+  in_range("rank of the rates of RWKV-7", own->rate_rank, 1, kLargest);
+  in_range("rank of the first layer's part of values of RWKV-7", own->value_rank, layer ? 1 : 0, layer ? kLargest : 0);
+  in_range("rank of the gates of RWKV-7", own->gate_rank, 1, kLargest);
+  const auto* first = c.layers[0].mixer_as<Rwkv7Kind>();
+  if (!first || first->inner() != own->inner())
+    refuse("all layers of RWKV-7 mix values with those of the first one, which has as many");
+}
+
 inline void check_convolved(const Config& c, size_t layer) {
   const auto& kind = *c.layers[layer].mixer_as<AttentionKind>();
   const HeadShape own = c.head_shape(layer);

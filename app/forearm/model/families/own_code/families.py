@@ -7,6 +7,7 @@ from collections.abc import Callable
 from forearm.model.families.config import ModelConfig
 from forearm.model.families.decoder import FamilyInputs
 from forearm.model.families.own_code import dense, mixtures
+from forearm.model.families.recurrent import rwkv
 
 OWN_CODE: dict[str, Callable[[FamilyInputs], ModelConfig]] = {
     "exaone": dense.exaone,
@@ -20,4 +21,5 @@ OWN_CODE: dict[str, Callable[[FamilyInputs], ModelConfig]] = {
     "bailing_moe": mixtures.bailing_moe,
     "bailing_moe_v2": mixtures.bailing_moe,
     "smallthinker": mixtures.smallthinker,
+    "rwkv7": rwkv.rwkv7,
 }

@@ -8,6 +8,7 @@ from typing import Any
 from forearm.model.families.config import Experts, ModelConfig
 from forearm.model.families.matrix_spec import MatrixPart, MatrixSpec, single
 from forearm.model.families.recurrences import GatedDelta, Lightning, RgLru, SelectiveScan
+from forearm.model.families.recurrent.time_mixing import Rwkv7
 
 
 def _delta(config: ModelConfig, own: GatedDelta, at: str) -> Iterator[MatrixSpec]:
@@ -56,8 +57,22 @@ def _rg_lru(config: ModelConfig, own: RgLru, at: str) -> Iterator[MatrixSpec]:
     yield single(f"{at}lru_out", "temporal_block.linear_out", config.hidden, own.inner, "mixer_out", bias=True)
 
 
+def _rwkv7(config: ModelConfig, own: Rwkv7, at: str) -> Iterator[MatrixSpec]:
+    """Yield the matrices of RWKV-7's time mixing; the second of a pair has a bias, but for that of the gates."""
+    for name in "rkv":
+        yield single(f"{at}rwkv_{name}", f"attn.{name}_proj", own.inner, config.hidden, "mixer_shifted")
+    ranks = {"w": own.decay_rank, "a": own.rate_rank, "v": own.value_rank, "g": own.gate_rank}
+    for name, rank in ranks.items():
+        if rank:
+            module = f"attn.{name}_lora.lora"
+            yield single(f"{at}rwkv_{name}_down", f"{module}.0", rank, config.hidden, "mixer_low_rank")
+            yield single(f"{at}rwkv_{name}_up", f"{module}.2", own.inner, rank, "mixer_low_rank", name != "g")
+    yield single(f"{at}rwkv_out", "attn.o_proj", config.hidden, own.inner, "mixer_out")
+
+
 OF_MIXER: dict[type, Callable[[ModelConfig, Any, str], Iterator[MatrixSpec]]] = {
-    GatedDelta: _delta, Lightning: _lightning, SelectiveScan: _scan, RgLru: _rg_lru
+    GatedDelta: _delta, Lightning: _lightning, SelectiveScan: _scan, RgLru: _rg_lru,
+    Rwkv7: _rwkv7,
 }  # fmt: skip
 
 

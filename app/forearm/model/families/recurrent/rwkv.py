@@ -1,0 +1,98 @@
+"""RWKV-7 "Goose": time mixing (recurrences.py), and a feed-forward that reads the token before, too.
+
+Source of names and keys: the modeling and configuration files of flash-linear-attention (fla-hub's models).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from forearm.model.families.config import FeedForward, ModelConfig
+from forearm.model.families.decoder import FamilyInputs, decoder
+from forearm.model.families.keys import Keys
+from forearm.model.families.recurrent.mamba2 import bounded
+from forearm.model.families.recurrent.time_mixing import Rwkv7
+
+_POSITIONS = 1 << 20  # a state has no longest text; llama.cpp's converter writes this length
+_MOST = 1 << 20
+_OF_TRAINING = (
+    "max_position_embeddings", "attn_mode", "fuse_norm", "fuse_cross_entropy", "fuse_linear_cross_entropy",
+    "use_l2warp",
+)  # fmt: skip
+_NAMES = {
+    "embed": "embeddings", "embed_norm": "layers.0.pre_norm", "input_norm": "attn_norm", "pre_mlp_norm": "ffn_norm",
+    "up": "ffn.key", "down": "ffn.value", "rwkv_norm": "attn.g_norm", "mlp_mix": "ffn.x_k", "rwkv_mixes": "attn.x_x",
+    **{f"rwkv_{name}": f"attn.{name}" for name in ("k_k", "k_a", "r_k")},
+    **{f"rwkv_mix_{name}": f"attn.x_{name}" for name in "rwkvag"},
+}  # fmt: skip
+
+
+def rwkv7(inputs: FamilyInputs) -> ModelConfig:
+    """RWKV-7 0.1B to 13B, of fla-hub's folders and GGUF files; their longest text is as long as memory of it lasts."""
+    inputs = inputs.with_defaults(vocab_size=32_000, hidden_size=2048, num_hidden_layers=24)
+    keys, hidden = inputs.keys, bounded(inputs.keys, "hidden_size", 1, _MOST, 2048)
+    for key in _OF_TRAINING:  # marks them as read
+        keys.get(key)
+    keys.only(attn=None)  # layers of attention
+    _check_values(keys, hidden, inputs.layers)
+    if keys.text("hidden_act", "sqrelu") != "sqrelu":
+        raise keys.wrong("hidden_act", "sqrelu, the activation of RWKV's feed-forward")
+    dim, eps = _head_dim(keys, hidden), keys.positive("norm_eps", 1e-5)
+    ranks = {
+        name: bounded(keys, f"{name}_low_rank_dim", 1, _MOST, usual)
+        for name, usual in (("decay", 64), ("a", 64), ("v", 16), ("gate", 128))
+    }
+    head_eps = keys.positive("head_norm_eps", dim * eps)  # of GGUF files
+
+    def mixer(layer: int) -> Rwkv7:
+        few = ranks["v"] if layer else 0
+        return Rwkv7(hidden // dim, dim, ranks["decay"], ranks["a"], few, ranks["gate"], head_eps)
+
+    sizes: dict[str, Any] = {
+        "num_attention_heads": hidden // dim, "num_key_value_heads": hidden // dim, "head_dim": dim,
+        "max_position_embeddings": _POSITIONS, "intermediate_size": _width(keys, hidden),
+    }  # fmt: skip
+    feed_forward = FeedForward(sizes["intermediate_size"], "relu_squared", gated=False, shifted=True)
+    return decoder(
+        replace(inputs, keys=keys.with_values(**sizes)),
+        mixers=[mixer(i) for i in range(inputs.layers)],
+        feed_forwards=[feed_forward] * inputs.layers,
+        act="relu_squared",
+        ropes=(),
+        norm_eps=eps,
+        layer_norm=True,
+        norm_bias=keys.flag("norm_bias", True),
+        embed_norm=keys.flag("norm_first", True),
+        names=_NAMES,
+    )
+
+
+def _head_dim(keys: Keys, hidden: int) -> int:
+    """Return the numbers of a head, which head_dim gives, or num_heads where that is null."""
+    heads, dim = keys.optional_integer("num_heads"), keys.optional_integer("head_dim", 64)
+    if dim is None and heads is not None and heads > 0:
+        dim = hidden // heads
+    if dim is None or not 1 <= dim <= 4096 or hidden % dim:
+        raise keys.wrong("head_dim", f"1 to 4096, and a divisor of hidden_size ({hidden})")
+    if heads is not None and heads != hidden // dim:
+        raise keys.wrong("num_heads", f"{hidden // dim}: hidden_size / head_dim")
+    return dim
+
+
+def _width(keys: Keys, hidden: int) -> int:
+    """Return the width of feed-forwards; without one, hidden_ratio times hidden_size, to a multiple of 32."""
+    ratio = keys.optional_number("hidden_ratio", 4.0) or 4.0
+    width = keys.optional_integer("intermediate_size")
+    if width is None and 0 < ratio <= _MOST / hidden:
+        return -(-int(hidden * ratio) // 32) * 32
+    if width is None or not 1 <= width <= _MOST:
+        raise keys.wrong("hidden_ratio" if width is None else "intermediate_size", f"so that it makes 1 to {_MOST}")
+    return width
+
+
+def _check_values(keys: Keys, hidden: int, layers: int) -> None:
+    """Refuse values that are wider than keys in some layers."""
+    given = keys.get("value_dim")
+    if given not in (None, hidden) and given != [hidden] * layers:
+        raise keys.wrong("value_dim", f"{hidden}, as hidden_size, in all {layers} layers")
