@@ -40,7 +40,7 @@ says whether files of that architecture are read, and whether `forearm quantize 
 of that type. Where layers keep a state beside keys and values (`lfm2`, `lfm3`,
 `granitemoehybrid`, `bamba`, `falcon_h1`, `nemotron_h`, `mamba`, `falcon_mamba`, `jamba`, `mamba2`, `zamba2`,
 `recurrent_gemma`, `zaya`, `inkling_text`, `qwen3_next`, `qwen3_5`, `kimi_linear`, `olmo_hybrid`, `bailing_hybrid`,
-`minimax`, `deepseek_v4`, `qwen4_exp_text`), prompts go on from
+`minimax`, `deepseek_v4`, `qwen4_exp_text`, `rwkv7`), prompts go on from
 cached blocks that have a copy of it (`--state-cache-slots`): at the last full block of a chat's system prompt and
 tools, of a prompt, and of an answer, where two prompts parted (the third with that beginning goes on there), and at a
 chunk's end while a slot is free. The second chat with a system prompt of 1500 tokens has its first token after 0.25 of
@@ -73,6 +73,10 @@ float32. Its shared experts are two more of those that the router weighs, and ro
 unpadded_vocab_size are left out: no token has them. Layers with a window keep all keys, as in every model with states.
 Adapters of `zamba2` are added to the matrices of its shared blocks as these are read: Zamba2-7B takes 15.7 GiB in
 bfloat16, 2.0 more than its parameters, and multiplies with nothing beside.
+Of `rwkv7`, as fla-hub's folders and GGUF files have it, transformers has no class either: `tests/model/test_rwkv.py`
+compares it with a definition in float64. Layers keep a matrix of each head and two rows, which bound no context: 12.4
+MiB a sequence of the 1.5B model, float32. Its pairs of low-rank matrices, 3 % of the weights, stay in the dtype of
+floats. The tokens of a prompt move a state one by one. RWKV 4 to 6 and Qwen made RWKV (`arwkv7`) are not read.
 Of `exaone`, `internlm2`, `minicpm`, `baichuan`, `qwen`, `nemotron-nas` (`deci`), `deepseek`, `bailing_moe` and
 `smallthinker` transformers has no class: their checkpoints come with code of their own, which forearm does not run.
 They are compared with models of transformers whose weights say the same (`tests/model/test_own_code.py`), SmallThinker

@@ -148,6 +148,10 @@ SMALL: dict[str, dict[str, Any]] = {
         "model_type": "recurrent_gemma", "architectures": ["RecurrentGemmaForCausalLM"], "lru_width": 48,
         "attention_window_size": 8, "block_types": ["recurrent", "attention"], "num_key_value_heads": 1,
     },
+    "rwkv7": {
+        "model_type": "rwkv7", "architectures": ["RWKV7ForCausalLM"], "head_dim": 8, "decay_low_rank_dim": 12,
+        "a_low_rank_dim": 9, "v_low_rank_dim": 5, "gate_low_rank_dim": 16,
+    },
     "zaya": {
         "model_type": "zaya", "architectures": ["ZayaForCausalLM"], "head_dim": 12, "num_experts": 4,
         "moe_intermediate_size": 24, "router_hidden_size": 20, "layer_types": ["hybrid", *["hybrid_sliding"] * 2],
