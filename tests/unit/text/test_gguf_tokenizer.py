@@ -376,8 +376,8 @@ def test_the_chat_template_and_special_tokens_come_with_it(tmp_path: Path) -> No
     ("more", "message"),
     [
         (
-            {"tokenizer.ggml.model": "rwkv"},
-            r'tokenizer\.ggml\.model = "rwkv"; it should be gpt2, llama, gemma4, bert or t5',
+            {"tokenizer.ggml.model": "plamo2"},
+            r'tokenizer\.ggml\.model = "plamo2"; it should be gpt2, llama, gemma4, rwkv, bert or t5',
         ),
         (
             {"tokenizer.ggml.pre": "my-own"},

@@ -1,4 +1,4 @@
-"""Build a tokenizer from the metadata of a .gguf file: byte-level BPE, SentencePiece with scores, or an encoder's.
+"""Build a tokenizer from the metadata of a .gguf file: byte-level BPE, SentencePiece with scores, World, an encoder's.
 
 The metadata has the vocabulary, each token's kind, BPE's merges or SentencePiece's scores, and for BPE the name of the
 pre-tokenizer, whose regular expressions are known by name only.
@@ -20,6 +20,7 @@ from forearm.model.gguf.gguf import read_gguf
 from forearm.text.tokenizer.gguf_encoders import ENCODERS, unigram, word_pieces
 from forearm.text.tokenizer.gguf_pre_tokenizers import PRE_TOKENIZERS, UNNAMED
 from forearm.text.tokenizer.tokenizer_files import TokenizerParts
+from forearm.text.tokenizer.world import CHAT_TEMPLATES, world_piece, world_tokenizer
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _BYTE = 1, 2, 3, 4, 6  # tokenizer.ggml.token_type
 _SPECIAL = {
@@ -47,8 +48,11 @@ def tokenizer_of(keys: Keys) -> TokenizerParts:
         made, bos = _byte_level(keys, tokens)
     elif kind in ("llama", "gemma4"):
         made, bos = _sentencepiece(keys, tokens, _merges(keys) if kind == "gemma4" else None)
+    elif kind == "rwkv":
+        made, tokens = _world(keys, tokens)
+        bos = False
     else:
-        raise keys.wrong("tokenizer.ggml.model", f"gpt2, llama, gemma4, {' or '.join(ENCODERS)}")
+        raise keys.wrong("tokenizer.ggml.model", f"gpt2, llama, gemma4, rwkv, {' or '.join(ENCODERS)}")
     special = _special(keys, tokens)
     # Tokens that are found before a text is split: control tokens, and tokens that the model's makers added.
     phi3 = keys.values.get("general.architecture") == "phi3" and kind == "llama"
@@ -74,7 +78,19 @@ def tokenizer_of(keys: Keys) -> TokenizerParts:
         pair=[*before, "$A", *after * marks[0], "$B:1", *(f"{token}:1" for token in after * marks[1])],
         special_tokens=[(token, tokens.index(token)) for token in {*before, *after}],
     )
-    return TokenizerParts(made, special, keys.get("tokenizer.chat_template"))
+    template = keys.get("tokenizer.chat_template")
+    return TokenizerParts(made, special, CHAT_TEMPLATES.get(template, template) if kind == "rwkv" else template)
+
+
+def _world(keys: Keys, tokens: list[str]) -> tuple[Tokenizer, list[str]]:
+    """Return RWKV's tokenizer, and the tokens as its vocabulary spells them."""
+    kinds = _kinds(keys, tokens)
+    spelled = [world_piece(token) if kind == _NORMAL else token for token, kind in zip(tokens, kinds, strict=True)]
+    pieces = (token for token, kind in zip(spelled, kinds, strict=True) if kind == _NORMAL and token)
+    try:
+        return world_tokenizer(spelled, pieces), spelled
+    except ValueError as problem:
+        raise ConfigError(f"{keys.source}: tokenizer.ggml.tokens has {problem}; download it again") from None
 
 
 def _encoders(keys: Keys, kind: str, tokens: list[str]) -> TokenizerParts:
