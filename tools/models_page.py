@@ -76,7 +76,8 @@ bfloat16, 2.0 more than its parameters, and multiplies with nothing beside.
 Of `rwkv7`, as fla-hub's folders and GGUF files have it, transformers has no class either: `tests/model/test_rwkv.py`
 compares it with a definition in float64. Layers keep a matrix of each head and two rows, which bound no context: 12.4
 MiB a sequence of the 1.5B model, float32. Its pairs of low-rank matrices, 3 % of the weights, stay in the dtype of
-floats. The tokens of a prompt move a state one by one. RWKV 4 to 6 and Qwen made RWKV (`arwkv7`) are not read.
+floats. The tokens of a prompt move a state one by one. Its World tokenizer comes with code: GGUF files have it, or
+`--tokenizer` names one of them. RWKV 4 to 6 and Qwen made RWKV (`arwkv7`) are not read.
 Of `exaone`, `internlm2`, `minicpm`, `baichuan`, `qwen`, `nemotron-nas` (`deci`), `deepseek`, `bailing_moe` and
 `smallthinker` transformers has no class: their checkpoints come with code of their own, which forearm does not run.
 They are compared with models of transformers whose weights say the same (`tests/model/test_own_code.py`), SmallThinker
