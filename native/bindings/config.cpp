@@ -174,6 +174,13 @@ std::optional<NgramKind> ngrams_of(const py::handle& from) {
                    list("multipliers"), list("sizes"), size("rows")};
 }
 
+Rwkv7Kind rwkv7_of(const py::handle& from) {
+  Rwkv7Kind kind{};
+  read(from, "heads", kind.heads, "head_dim", kind.head_dim, "decay_rank", kind.decay_rank, "rate_rank", kind.rate_rank,
+       "value_rank", kind.value_rank, "gate_rank", kind.gate_rank, "norm_eps", kind.norm_eps);
+  return kind;
+}
+
 LayerKind layer_of(const py::handle& layer) {
   const py::object mixer = layer.attr("mixer"), feed_forward = layer.attr("feed_forward"),
                    beside = layer.attr("beside");
@@ -190,13 +197,7 @@ LayerKind layer_of(const py::handle& layer) {
   else if (py::hasattr(mixer, "gate_heads"))
     kind.mixer = RgLruKind{size("inner"), size("gate_heads"), size("taps")};
   else if (py::hasattr(mixer, "decay_rank"))
-    kind.mixer = Rwkv7Kind{size("heads"),
-                           size("head_dim"),
-                           size("decay_rank"),
-                           size("rate_rank"),
-                           size("value_rank"),
-                           size("gate_rank"),
-                           mixer.attr("norm_eps").cast<float>()};
+    kind.mixer = rwkv7_of(mixer);
   else if (py::hasattr(mixer, "state_dim"))
     kind.mixer = mamba2_of(mixer);
   else if (py::hasattr(mixer, "key_heads"))

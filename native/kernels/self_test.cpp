@@ -135,60 +135,6 @@ Floats gated_recurrence(const Kernels& k, int variant) {
   return all;
 }
 
-// Rows that are mixed with those before them.
-Floats shifted(const Kernels& k, int variant) {
-  const Floats x = numbers(kNormRows * kNormDim, 58), before = numbers(kNormDim, 59), mix = numbers(kNormDim, 60);
-  TestRows out(static_cast<Form>(variant / 2), kNormRows, kNormDim);
-  k.token_shift({x.data(), kNormDim, kNormRows, 0, variant % 2 ? before.data() : nullptr, mix.data(), 0, kNormDim,
-                 out.operand, 0});
-  return out.all();
-}
-
-Floats squashed(const Kernels& k, int variant) {
-  const Floats x = numbers(kNormRows * kNormDim, 61);
-  TestRows out(static_cast<Form>(variant / 3), kNormRows, kNormDim);
-  k.squash({x.data(), kNormDim, 0, kNormRows, kNormDim, static_cast<Squash>(variant % 3), out.operand});
-  return out.all();
-}
-
-// What the time mixing of RWKV-7 makes of rows, and the state after them.
-Floats time_mixed(const Kernels& k, int variant) {
-  constexpr int64_t kRows = 5, kDim = 83;
-  std::vector<Floats> rows, vectors;
-  for (uint32_t i = 0; i < 8; ++i) rows.push_back(numbers(kRows * kDim, 62 + i));
-  for (uint32_t i = 0; i < 5; ++i) vectors.push_back(numbers(kDim, 70 + i));
-  Floats state(rwkv7_state_floats(kDim)), room(kRows * rwkv7_room_floats(kDim));
-  TestRows out(static_cast<Form>(variant / 2), kRows, kDim);
-  const auto row = [&](size_t i) { return rows[i].data(); };
-  k.rwkv7({row(0),
-           row(1),
-           row(2),
-           row(3),
-           row(4),
-           row(5),
-           variant % 2 ? row(6) : nullptr,
-           row(7),
-           kDim,
-           kDim,
-           kRows,
-           kDim,
-           0,
-           vectors[0].data(),
-           vectors[1].data(),
-           vectors[2].data(),
-           vectors[3].data(),
-           vectors[4].data(),
-           1e-5f,
-           state.data(),
-           room.data(),
-           out.operand,
-           0,
-           0});
-  Floats all = out.all();
-  all.insert(all.end(), state.begin(), state.end());
-  return all;
-}
-
 Floats gated(const Kernels& k, int variant) {
   Floats y = numbers(kNormRows * kNormDim, 55);
   const Floats z = numbers(kNormRows * kNormDim, 56), weight = numbers(kNormDim, 57);

@@ -1,5 +1,7 @@
 // What the files of the self-test share: numbers and memory of its cases, and the cases of attention.
 #pragma once
+#include <stddef.h>
+
 #include <vector>
 
 #include "kernels/chosen_formats.h"
@@ -66,5 +68,9 @@ Floats attended(const Kernels& k, int variant);
 Floats gathered(const Kernels& k, int variant);
 // The scores of a token's keys.
 Floats index_scored(const Kernels& k, int variant);
+
+Floats shifted(const Kernels& k, int variant);
+Floats squashed(const Kernels& k, int variant);
+Floats time_mixed(const Kernels& k, int variant);
 
 }  // namespace forearm::self_test

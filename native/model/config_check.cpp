@@ -200,11 +200,7 @@ void check_layers(const Config& c) {
     if (const auto* delta = layer.mixer_as<GatedDeltaKind>()) check_delta(*delta);
     if (const auto* own = layer.mixer_as<RgLruKind>()) check_rg_lru(*own);
     check_rwkv7(c, i);
-    if (const auto* own = layer.mixer_as<LightningKind>()) {
-      in_range("heads of lightning attention", own->heads, 1, 4096);
-      in_range("head_dim of lightning attention", own->head_dim, 1, 4096);
-      in_range("slopes of lightning attention", static_cast<int64_t>(own->slopes.size()), own->heads, own->heads);
-    }
+    if (const auto* own = layer.mixer_as<LightningKind>()) check_lightning(*own);
     if (const auto* own = layer.mixer_as<SelectiveScanKind>()) {
       in_range("channels of a selective scan", own->inner, 1, kLargest);
       in_range("state_dim of a selective scan", own->state_dim, 1, 4096);

@@ -96,12 +96,6 @@ int64_t recurrence_channels(const Config& c) {
   return most;
 }
 
-// Columns of the values of a layer whose values later ones mix with theirs.
-int64_t first_value_columns(const Config& c) {
-  const auto* own = c.layers[0].mixer_as<Rwkv7Kind>();
-  return own ? own->inner() : 0;
-}
-
 // Columns of gate and up where gates are cut.
 int64_t cut_columns(const Config& c) {
   int64_t most = 0;
@@ -252,8 +246,8 @@ int64_t Scratch::carve(char* base, const Config& c, const Limits& limits, int th
   side = carver.floats(c.asides() || c.fuses ? tokens : 0, 2 * c.hidden);
   hidden = carver.floats(c.keeps_hidden ? tokens : 0, c.hidden);
   convolved = carver.floats(channels ? tokens : 0, channels);
-  const int64_t values = first_value_columns(c);
-  first_values = carver.floats(values ? tokens : 0, values);
+  const auto* first = c.layers[0].mixer_as<Rwkv7Kind>();
+  first_values = carver.floats(first ? tokens : 0, first ? first->inner() : 0);
   const bool projects = c.some_norm_after() || c.joins_behind() || c.adds_later() || c.asides() || c.merges ||
                         c.learned_positions || c.token_types > 0 || c.head_dense || c.embed_width;
   projected = carver.floats(projects ? tokens : 0, widest);
@@ -411,22 +405,16 @@ void Scratch::carve_compressed(Carver& carver, const Config& c, const Limits& li
 void Scratch::carve_sites(Carver& carver, const Limits& limits) {
   const int64_t tokens = round_up(limits.step_tokens, 2);
   carver.take(stream.shared, std::max(tokens, limits.step_logit_rows));
-  carver.take(mixed.shared, tokens);
-  carver.take(activated.shared, tokens);
-  for (Site* site : {&stream, &mixed, &activated})
-    for (Inputs& own : site->own) carver.take(own, kOwnRows);
+  for (Inputs& own : stream.own) carver.take(own, kOwnRows);
   stream.raw = residual;
-  for (Site* site : {&mixed, &activated})
-    site->raw = carver.floats(site->prepares ? tokens : 0, site->shared.columns());
-  const auto carve_each = [&](auto& sites) {
-    for (Site& site : sites) {
-      carver.take(site.shared, tokens);
-      for (Inputs& own : site.own) carver.take(own, kOwnRows);
-      site.raw = carver.floats(site.prepares ? tokens : 0, site.shared.columns());
-    }
+  const auto carve_rows = [&](Site& site) {
+    carver.take(site.shared, tokens);
+    for (Inputs& own : site.own) carver.take(own, kOwnRows);
+    site.raw = carver.floats(site.prepares ? tokens : 0, site.shared.columns());
   };
-  carve_each(shifted);
-  carve_each(latents);
+  for (Site* site : {&mixed, &activated}) carve_rows(*site);
+  for (Site& site : shifted) carve_rows(site);
+  for (Site& site : latents) carve_rows(site);
 }
 
 }  // namespace forearm

@@ -86,6 +86,9 @@ def weights_of(checkpoint: Checkpoint) -> tuple[ModelConfig, dict[str, Array]]:
 def logits(config: ModelConfig, weights: dict[str, Array], tokens: list[int], rounding: Rounding = EXACT) -> Array:
     """Logits after every token, float64 [tokens, vocab]."""
     several = hyper_connected(config, weights, tokens, rounding) if config.hyper_connections else None
+    if isinstance(config.layers[0].mixer, Rwkv7):
+        x = embedded(config, weights, tokens, 0, np.arange(len(tokens)), rounding)
+        several = rwkv_rows(config, weights, x, rounding)
     x = hidden(config, weights, tokens, 0, rounding) if several is None else several
     if own := config.head_dense:
         x = activated(own.activation, linear(x, weights["head_dense"], weights.get("head_dense.bias"), rounding))
@@ -99,8 +102,6 @@ def hidden(config: ModelConfig, weights: dict[str, Array], tokens: list[int], se
     """Rows after the last norm, float64 [tokens, hidden]. second: where tokens of type 1 begin; 0: nowhere."""
     positions = np.arange(len(tokens))
     x = embedded(config, weights, tokens, second, positions, rounding)
-    if isinstance(config.layers[0].mixer, Rwkv7):
-        return rwkv_rows(config, weights, x, rounding)
     per_layer = per_layer_inputs(config, weights, tokens, x, rounding)
     kept: Kept = {}
     embedding, beside = x, np.zeros_like(x)

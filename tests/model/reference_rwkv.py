@@ -61,7 +61,7 @@ def time_mixed(own: Rwkv7, w: dict[str, Array], x: Array, first: Array | None, e
 def read_states(
     r: Array, k: Array, v: Array, decay: Array, removal: Array, replaced: Array, e: Rounding
 ) -> Array:  # fmt: skip
-    """What each token reads of the states of all heads, [tokens, heads, head_dim]."""
+    """Return what each token reads of the states of all heads, [tokens, heads, head_dim]."""
     heads, dim = r.shape[1:]
     state, out = np.zeros((heads, dim, dim)), np.empty_like(v)
     for t in range(len(r)):

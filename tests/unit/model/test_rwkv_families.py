@@ -91,7 +91,7 @@ def test_a_head_has_the_numbers_that_num_heads_gives_if_head_dim_is_null(tmp_pat
         ({"v_low_rank_dim": 0}, "v_low_rank_dim = 0; it should be 1 to 1048576"),
         (
             {"intermediate_size": None, "hidden_ratio": 1e9},
-            "hidden_ratio = 1000000000.0; it should be so that it makes",
+            "hidden_ratio = 1000000000.0; it should be so that a feed-forward has",
         ),
         ({"norm_eps": -1.0}, "norm_eps = -1.0; it should be more than 0"),
     ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from forearm.model.checkpoint.tensor_part import TensorPart, norm_vectors
 from forearm.model.families.config import Attention, Layer, Mixer, ModelConfig
@@ -75,16 +75,6 @@ def _rwkv7(layer: str, at: str, names: Mapping[str, str], own: Rwkv7, hidden: in
         row = row + hidden if stored in mixes[:i] else 0  # one tensor may have all
         yield TensorPart(f"{layer}.rwkv_mixes", f"{at}.{stored}", (hidden,), row, at=i * hidden)
     yield TensorPart(f"{layer}.mlp_mix", f"{at}.{names['mlp_mix']}", (hidden,))
-
-
-def joint_mixes(config: ModelConfig, first: str, stored: Collection[str]) -> dict[str, str]:
-    """Return the names in a checkpoint of RWKV-7 that has a layer's six mixes in one tensor, as the first ones have.
-
-    first: the name of the first layer, with the prefix.
-    """
-    if not isinstance(config.layers[0].mixer, Rwkv7) or f"{first}.attn.x_x" not in stored:
-        return {}
-    return {f"rwkv_mix_{name}": "attn.x_x" for name in "rwkvag"}
 
 
 def low_rank(names: Mapping[str, str], spec: MatrixSpec, at: str, module: str) -> Iterator[TensorPart]:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from forearm.errors import ConfigError
-from forearm.model.checkpoint.mixer_names import heads_of, joint_mixes, low_rank
+from forearm.model.checkpoint.mixer_names import heads_of, low_rank
 from forearm.model.checkpoint.tensor_part import TensorPart, halves, norm_vectors, pieces, tensors
 from forearm.model.checkpoint.vector_names import VECTORS, layer_name, stored_at, vectors
 from forearm.model.families.config import Experts, LatentAttention, ModelConfig
@@ -40,7 +40,6 @@ def parts(config: ModelConfig, stored: Collection[str]) -> list[TensorPart]:
     beside = {f"{prefix}{name}": name for name in stored if config.fuses and name.startswith("mtp.")}
     stored = {*stored, *beside}
     joint = _fused_experts(config, prefix, stored) | _joint_convolution(config, prefix, stored)
-    joint |= joint_mixes(config, f"{prefix}{layer_name(config.names, 0)}", stored)
     config = replace(config, names=config.names | joint)
     found: list[TensorPart] = []
     for spec in matrices(config):
@@ -283,11 +282,13 @@ def stored_module(config: ModelConfig, stored: Collection[str], key: str) -> str
 
 
 def _as_stored(config: ModelConfig, stored: Collection[str]) -> ModelConfig:
-    """Return the model with the checkpoint's names: delta attention's as computed, DeepSeek V4's as published."""
+    """Return the model with the checkpoint's names: as published or as computed, where these differ."""
     if any(".self_attn.forget_gate." in name for name in stored):
         return replace(config, names=as_computed(config.names))
     if config.conv_taps and any(name.endswith(".attn.wq_du.weight") for name in stored):
         return replace(config, names=config.names | INKLING_PUBLISHED)
+    if "rwkv_mix_r" in config.names and any(name.endswith(".attn.x_x") for name in stored):  # a layer's six mixes
+        return replace(config, names=config.names | {f"rwkv_mix_{name}": "attn.x_x" for name in "rwkvag"})
     if config.hyper_connections is None or not any(name.endswith("layers.0.attn.wq_a.weight") for name in stored):
         return config
     embed = {} if "embed.weight" in stored else {"embed": VECTORS["embed"]}  # as transformers writes the others

@@ -20,7 +20,7 @@ from forearm.model.gguf.gguf import read_gguf
 from forearm.text.tokenizer.gguf_encoders import ENCODERS, unigram, word_pieces
 from forearm.text.tokenizer.gguf_pre_tokenizers import PRE_TOKENIZERS, UNNAMED
 from forearm.text.tokenizer.tokenizer_files import TokenizerParts
-from forearm.text.tokenizer.world import CHAT_TEMPLATES, world_piece, world_tokenizer
+from forearm.text.tokenizer.world import CHAT_TEMPLATES, world
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _BYTE = 1, 2, 3, 4, 6  # tokenizer.ggml.token_type
 _SPECIAL = {
@@ -49,7 +49,7 @@ def tokenizer_of(keys: Keys) -> TokenizerParts:
     elif kind in ("llama", "gemma4"):
         made, bos = _sentencepiece(keys, tokens, _merges(keys) if kind == "gemma4" else None)
     elif kind == "rwkv":
-        made, tokens = _world(keys, tokens)
+        made, tokens = world(keys, tokens, [one == _NORMAL for one in _kinds(keys, tokens)])
         bos = False
     else:
         raise keys.wrong("tokenizer.ggml.model", f"gpt2, llama, gemma4, rwkv, {' or '.join(ENCODERS)}")
@@ -80,17 +80,6 @@ def tokenizer_of(keys: Keys) -> TokenizerParts:
     )
     template = keys.get("tokenizer.chat_template")
     return TokenizerParts(made, special, CHAT_TEMPLATES.get(template, template) if kind == "rwkv" else template)
-
-
-def _world(keys: Keys, tokens: list[str]) -> tuple[Tokenizer, list[str]]:
-    """Return RWKV's tokenizer, and the tokens as its vocabulary spells them."""
-    kinds = _kinds(keys, tokens)
-    spelled = [world_piece(token) if kind == _NORMAL else token for token, kind in zip(tokens, kinds, strict=True)]
-    pieces = (token for token, kind in zip(spelled, kinds, strict=True) if kind == _NORMAL and token)
-    try:
-        return world_tokenizer(spelled, pieces), spelled
-    except ValueError as problem:
-        raise ConfigError(f"{keys.source}: tokenizer.ggml.tokens has {problem}; download it again") from None
 
 
 def _encoders(keys: Keys, kind: str, tokens: list[str]) -> TokenizerParts:

@@ -9,11 +9,12 @@ ggml-org/llama.cpp.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
+from forearm.errors import ConfigError
+from forearm.model.families.keys import Keys
 from forearm.text.tokenizer.tokenizer_files import BYTE_OF_CHAR
 
 _LONGEST = 256  # bytes of a token, as groups of the expression are nested; RWKV's has 128
@@ -31,39 +32,40 @@ CHAT_TEMPLATES = {
 }
 
 
-def world_piece(token: str) -> str:
-    """Return a token as the vocabulary spells it, a letter for each byte. token: as a file has it, escaped."""
-    data = _ESCAPED.sub(_byte, token.encode())
-    return "".join(map(_CHAR_OF_BYTE.__getitem__, data))
-
-
 def _byte(found: re.Match[bytes]) -> bytes:
     code, letter = found.groups()
     return bytes([int(code, 16)]) if code else _CONTROLS.get(letter, letter)
 
 
-def world_tokenizer(vocabulary: Sequence[str], pieces: Iterable[str]) -> Tokenizer:
-    """Return the tokenizer. vocabulary: all tokens, by id; pieces: those that a text is cut into.
+def world(keys: Keys, tokens: list[str], normal: list[bool]) -> tuple[Tokenizer, list[str]]:
+    """Return the tokenizer of a file, and its tokens as the vocabulary spells them: a letter for each byte.
 
-    Raises: ValueError if a byte has no token, or a token is too long.
+    normal: whether a token is cut from texts; others, which are not escaped, are found before or have no text.
+    Raises: ConfigError if a byte has no token, or a token is too long.
     """
-    trie: dict[str, Any] = {}
-    for piece in pieces:
-        if len(piece) > _LONGEST:
-            raise ValueError(f"a token of {len(piece)} bytes; a token has at most {_LONGEST}")
+
+    def wrong(problem: str) -> ConfigError:
+        return ConfigError(f"{keys.source}: tokenizer.ggml.tokens has {problem}; download it again")
+
+    spelled, trie = [], dict[str, Any]()
+    for token, whole in zip(tokens, normal, strict=True):
+        data = _ESCAPED.sub(_byte, token.encode()) if whole else b""
+        if len(data) > _LONGEST:
+            raise wrong(f"a token of {len(data)} bytes; a token has at most {_LONGEST}")
+        spelled.append("".join(map(_CHAR_OF_BYTE.__getitem__, data)) if whole else token)
         node = trie
-        for char in piece:
+        for char in spelled[-1] if whole else "":
             node = node.setdefault(char, {})
-        node[""] = {}  # a token ends here
+        node |= {"": {}} if data else {}  # a token ends here
     for char, byte in BYTE_OF_CHAR.items():
         if "" not in trie.get(char, {}):
-            raise ValueError(f"no token of the byte 0x{byte:02x}; a text may have each")
-    made = Tokenizer(models.WordLevel({token: i for i, token in enumerate(vocabulary)}, unk_token=vocabulary[0]))
+            raise wrong(f"no token of the byte 0x{byte:02x}; a text may have each")
+    made = Tokenizer(models.WordLevel({token: i for i, token in enumerate(spelled)}, unk_token=spelled[0]))
     made.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.ByteLevel(False, use_regex=False), pre_tokenizers.Split(Regex(_expression(trie)), "isolated")]
     )
     made.decoder = decoders.ByteLevel()
-    return made
+    return made, spelled
 
 
 def _expression(node: dict[str, Any]) -> str:

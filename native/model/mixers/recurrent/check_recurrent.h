@@ -31,6 +31,12 @@ inline void check_delta(const GatedDeltaKind& delta) {
   in_range("rank of a delta rule's gates", delta.gate_rank, 0, delta.by_channel ? kLargest : 0);
 }
 
+inline void check_lightning(const LightningKind& own) {
+  in_range("heads of lightning attention", own.heads, 1, 4096);
+  in_range("head_dim of lightning attention", own.head_dim, 1, 4096);
+  in_range("slopes of lightning attention", static_cast<int64_t>(own.slopes.size()), own.heads, own.heads);
+}
+
 inline void check_rg_lru(const RgLruKind& own) {
   in_range("channels of an RG-LRU", own.inner, 1, kLargest);
   in_range("heads of an RG-LRU", own.heads, 1, own.inner);

@@ -10,7 +10,6 @@ from typing import Any
 
 from forearm.model.families.config import FeedForward, ModelConfig
 from forearm.model.families.decoder import FamilyInputs, decoder
-from forearm.model.families.keys import Keys
 from forearm.model.families.recurrent.mamba2 import bounded
 from forearm.model.families.recurrent.time_mixing import Rwkv7
 
@@ -31,33 +30,24 @@ _NAMES = {
 def rwkv7(inputs: FamilyInputs) -> ModelConfig:
     """RWKV-7 0.1B to 13.3B: time mixing alone; a state bounds no context, so it is 1048576 here, as in GGUF files."""
     inputs = inputs.with_defaults(vocab_size=32_000, hidden_size=2048, num_hidden_layers=24)
-    keys, hidden = inputs.keys, bounded(inputs.keys, "hidden_size", 1, _MOST, 2048)
+    keys = inputs.keys
     for key in _OF_TRAINING:  # marks them as read
         keys.get(key)
     if keys.get("attn") is not None:
         raise keys.wrong("attn", "null: layers of attention beside those of time mixing are not computed")
-    _check_values(keys, hidden, inputs.layers)
     if keys.text("hidden_act", "sqrelu") != "sqrelu":
         raise keys.wrong("hidden_act", "sqrelu, the activation of RWKV's feed-forward")
-    dim, eps = _head_dim(keys, hidden), keys.positive("norm_eps", 1e-5)
-    ranks = {
-        name: bounded(keys, f"{name}_low_rank_dim", 1, _MOST, usual)
+    sizes, eps = _sizes(inputs), keys.positive("norm_eps", 1e-5)
+    heads, dim = sizes["num_attention_heads"], sizes["head_dim"]
+    decay, rate, few, gate = (
+        bounded(keys, f"{name}_low_rank_dim", 1, _MOST, usual)
         for name, usual in (("decay", 64), ("a", 64), ("v", 16), ("gate", 128))
-    }
-    head_eps = keys.positive("head_norm_eps", dim * eps)  # of GGUF files
-
-    def mixer(layer: int) -> Rwkv7:
-        few = ranks["v"] if layer else 0
-        return Rwkv7(hidden // dim, dim, ranks["decay"], ranks["a"], few, ranks["gate"], head_eps)
-
-    sizes: dict[str, Any] = {
-        "num_attention_heads": hidden // dim, "num_key_value_heads": hidden // dim, "head_dim": dim,
-        "max_position_embeddings": _POSITIONS, "intermediate_size": _width(keys, hidden),
-    }  # fmt: skip
+    )
+    first = Rwkv7(heads, dim, decay, rate, 0, gate, keys.positive("head_norm_eps", dim * eps))  # a key of GGUF files
     feed_forward = FeedForward(sizes["intermediate_size"], "relu_squared", gated=False, shifted=True)
     return decoder(
         replace(inputs, keys=keys.with_values(**sizes)),
-        mixers=[mixer(i) for i in range(inputs.layers)],
+        mixers=[first, *[replace(first, value_rank=few)] * (inputs.layers - 1)],
         feed_forwards=[feed_forward] * inputs.layers,
         act="relu_squared",
         ropes=(),
@@ -69,29 +59,28 @@ def rwkv7(inputs: FamilyInputs) -> ModelConfig:
     )
 
 
-def _head_dim(keys: Keys, hidden: int) -> int:
-    """Return the numbers of a head, which head_dim gives whatever num_heads is, or num_heads where it is null."""
+def _sizes(inputs: FamilyInputs) -> dict[str, Any]:
+    """Return the sizes under usual keys.
+
+    A head has head_dim numbers whatever num_heads is, or as num_heads says if head_dim is null. A feed-forward without
+    a width has hidden_ratio times hidden_size, to a multiple of 32.
+    """
+    keys, hidden = inputs.keys, bounded(inputs.keys, "hidden_size", 1, _MOST, 2048)
     heads, dim = keys.optional_integer("num_heads"), keys.optional_integer("head_dim", 64)
     if dim is None and heads is not None and 1 <= heads <= hidden:
         dim = hidden // heads
     if dim is None or not 1 <= dim <= 4096 or hidden % dim:
         raise keys.wrong("head_dim", f"1 to 4096, and a divisor of hidden_size ({hidden})")
-    return dim
-
-
-def _width(keys: Keys, hidden: int) -> int:
-    """Return the width of feed-forwards; without one, hidden_ratio times hidden_size, to a multiple of 32."""
-    ratio = keys.optional_number("hidden_ratio", 4.0) or 4.0
-    width = keys.optional_integer("intermediate_size")
+    values = keys.get("value_dim")
+    if values not in (None, hidden) and values != [hidden] * inputs.layers:
+        raise keys.wrong("value_dim", f"{hidden}, as hidden_size, in all {inputs.layers} layers")
+    ratio, width = keys.optional_number("hidden_ratio", 4.0) or 4.0, keys.optional_integer("intermediate_size")
+    said_by = "hidden_ratio" if width is None else "intermediate_size"
     if width is None and 0 < ratio <= _MOST / hidden:
-        return -(-int(hidden * ratio) // 32) * 32
+        width = -(-int(hidden * ratio) // 32) * 32
     if width is None or not 1 <= width <= _MOST:
-        raise keys.wrong("hidden_ratio" if width is None else "intermediate_size", f"so that it makes 1 to {_MOST}")
-    return width
-
-
-def _check_values(keys: Keys, hidden: int, layers: int) -> None:
-    """Refuse values that are wider than keys in some layers."""
-    given = keys.get("value_dim")
-    if given not in (None, hidden) and given != [hidden] * layers:
-        raise keys.wrong("value_dim", f"{hidden}, as hidden_size, in all {layers} layers")
+        raise keys.wrong(said_by, f"so that a feed-forward has a width of 1 to {_MOST}")
+    return {
+        "num_attention_heads": hidden // dim, "num_key_value_heads": hidden // dim, "head_dim": dim,
+        "max_position_embeddings": _POSITIONS, "intermediate_size": width,
+    }  # fmt: skip
