@@ -48,10 +48,11 @@ the time that it took when only the third went on there (LFM2-1.2B and 4 layers 
 two cores); with one of 400 tokens 0.26, and the first chat waits 3 to 4 % longer. A copy takes 0.16 MiB for LFM2-1.2B,
 50.6 MiB for Qwen3.5-9B. [Speculation](speculation.md) works for them; a draft model may not keep states.
 Latent attention (`deepseek_v2`, `deepseek_v3`, `deepseek_v32`, `glm4_moe_lite`, `glm_moe_dsa`, `minicpm3`, `axk1`,
-`longcat_flash`, `kimi_linear`, `bailing_hybrid`, `hy_v4`, `axk2`, `dots3_note_text`) attends to latents in prompts as in
-decoding: a token is the same in a chunk and alone. In `deepseek_v32`, `glm_moe_dsa`, `hy_v4`, `axk2` and some layers of
-`dots3_note_text`, whose others see a window of 512, a token attends to the 2,048 keys that the layer's indexer chooses,
-or an earlier layer's in GLM-5.2 and Hy4. In `minimax_m3_vl_text` each kv head attends to 16 blocks of 128
+`longcat_flash`, `kimi_linear`, `bailing_hybrid`, `hy_v4`, `axk2`, `dots3_note_text`) attends to latents in prompts as
+in decoding: a token is the same in a chunk and alone. In `deepseek_v32`, `glm_moe_dsa`, `hy_v4`, `axk2` and some
+layers of `dots3_note_text`, whose others see a window of 512, a token attends to the 2,048 keys that the layer's
+indexer chooses, or an earlier layer's in GLM-5.2 and Hy4. In `minimax_m3_vl_text` each kv head attends to 16 blocks
+of 128
 keys that the layer's indexer chooses for it. In `qwen4_exp_text` all heads attend to complete blocks of keys that its
 indexer chooses by their mean, and to the keys behind the last; the sum of these is a state, and so are the last tokens
 and rows of layers with embeddings of several tokens (four streams of 2,048 numbers: 288 KiB a layer). The table of such

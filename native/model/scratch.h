@@ -88,8 +88,8 @@ class Scratch {
   // [step_tokens, channels of the widest recurrence or convolution of heads or layers], f32_rows; of token shifts the
   // normalized residual
   Operand convolved;
-  // [step_tokens, 2 * hidden], f32_rows: of a SideBlock the residual and the embedding, or of Config::fuses the embedding
-  // and the rows that come with tokens; else no rows
+  // [step_tokens, 2 * hidden], f32_rows: of a SideBlock the residual and the embedding, or of Config::fuses the
+  // embedding and the rows that come with tokens; else no rows
   Operand side;
   Operand hidden;     // [step_tokens, hidden], f32_rows: of Config::keeps_hidden; else no rows
   Operand projected;  // [step_tokens, hidden], f32_rows: rows before a post-norm; learned positions, token types

@@ -80,14 +80,13 @@ class LatentAttention:
     """A mixer: multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434).
 
     The cache keeps a latent of `rank` numbers and a rotated key of `rotary` numbers for each token, whatever the number
-    of heads: ModelConfig.kv_heads is 1, and a head has rank + rotary numbers.
-    plain, rotary: numbers of a query head that are not rotated, and that are. value: numbers of a value head.
-    q_rank: rank of the latent that queries are made of; 0: they are made of the residual.
-    query_growth, query_positions: as of Attention, with query_first 0 (Mistral 4).
-    indexer: chooses the keys that are seen; None: all are. scales: multiply the norms of the latents of queries and of
-    keys and values (LongCat-Flash). heads, window: as of Attention. norm_eps: of these norms. key_norm: the rotated key
-    is normalized before its rotation (dots3-note). joint_gates: queries, and behind them the gates of values, are made
-    of the latent of queries twice, as it is behind its normalized numbers (A.X K2).
+    of heads: ModelConfig.kv_heads is 1, and a head has rank + rotary numbers. plain, rotary: numbers of a query head
+    that are not rotated, and that are. value: numbers of a value head. q_rank: rank of the latent that queries are made
+    of; 0: they are made of the residual. query_growth, query_positions: as of Attention, with query_first 0 (Mistral
+    4). indexer: chooses the keys that are seen; None: all are. scales: multiply the norms of the latents of queries and
+    of keys and values (LongCat-Flash). heads, window: as of Attention. norm_eps: of these norms. key_norm: the rotated
+    key is normalized before its rotation (dots3-note). joint_gates: queries, and behind them the gates of values, are
+    made of the latent of queries twice, as it is behind its normalized numbers (A.X K2).
     """
 
     rope: int | None  # None: nothing is rotated (Kimi Linear)
@@ -115,11 +114,11 @@ Mixer = Attention | LatentAttention | CompressedAttention | Recurrent
 class FeedForward:
     """A feed-forward: down(activation(gate(x)) * up(x)), or down(activation(up(x))) if it is not gated (OPT).
 
-    bias: each of its matrices has a bias. down_bias: the last one alone has.
-    gate_scale, out_scale: multiply the gate before its activation, and the result. gate_cut: a token's gates become
-    max(0, gate - mean - gate_cut * deviation) before it (You et al. 2025, arXiv:2506.06644); None: they do not.
-    limit: the most of a gate, and of the magnitude that it multiplies. gate_limit: of a gate, if that is another.
-    shifted: it reads each token mixed with the one before it (RWKV).
+    bias: each of its matrices has a bias. down_bias: the last one alone has. gate_scale, out_scale: multiply the gate
+    before its activation, and the result. gate_cut: a token's gates become max(0, gate - mean - gate_cut * deviation)
+    before it (You et al. 2025, arXiv:2506.06644); None: they do not. limit: the most of a gate, and of the magnitude
+    that it multiplies. gate_limit: of a gate, if that is another. shifted: it reads each token mixed with the one
+    before it (RWKV).
     """
 
     width: int
@@ -139,25 +138,22 @@ class FeedForward:
 class Experts:
     """A feed-forward of `count` experts, of which a router chooses `active` for each token: their weighted sum.
 
-    width, activation, gated, bias, limit, gate_limit: those of one expert.
-    score: what an expert's weight is made of. softmax: of all logits. sigmoid: of each logit. softmax_chosen: softmax
-    of the logits of the chosen experts alone. sparse_mixer: Phi-3.5-MoE's, with `jitter`. sqrt_softplus: of each logit.
-    sigmoid_chosen: sigmoid of each, of experts that are chosen by their logits (Kolibri 1).
-    correction: a vector added to the scores to choose by, not to the weights.
-    groups: if more than 1, experts are chosen from the `groups_kept` groups of neighbours whose `group_best` best
-    scores have the largest sums (DeepSeek V2: 1, V3: 2).
-    renormalized: weights are divided by the sum of the chosen scores + sum_epsilon. scale: then multiplies them.
-    scales_input: weights multiply the expert's input instead of its result (Llama 4).
-    shared: a feed-forward beside the experts, which every token takes. shared_gate: its result is multiplied with the
-    sigmoid of a linear function of the token (Qwen2-MoE).
-    apart: router, experts and shared feed-forward have norms of their own before them, and the latter two behind them;
-    logits are multiplied with hidden ** -0.5, and each expert's weight with a factor (Gemma 4 26B-A4B).
-    by_token: a table has the experts of each token, which scores weigh alone (DeepSeek V4's first layers).
-    zeros: further experts that the router chooses from, whose result is their input (LongCat-Flash); skips: it is 0.
-    router: what chooses experts; None: a matrix.
-    behind: the result is added to the residual behind so many further layers, which don't read it; 0: behind this one.
-    ahead: the router reads the residual before the layer's mixer, without a norm (SmallThinker).
-    always: the last so many of the experts are among those that every token chooses (Inkling's shared ones).
+    width, activation, gated, bias, limit, gate_limit: those of one expert. score: what an expert's weight is made of.
+    softmax: of all logits. sigmoid: of each logit. softmax_chosen: softmax of the logits of the chosen experts alone.
+    sparse_mixer: Phi-3.5-MoE's, with `jitter`. sqrt_softplus: of each logit. sigmoid_chosen: sigmoid of each, of
+    experts that are chosen by their logits (Kolibri 1). correction: a vector added to the scores to choose by, not to
+    the weights. groups: if more than 1, experts are chosen from the `groups_kept` groups of neighbours whose
+    `group_best` best scores have the largest sums (DeepSeek V2: 1, V3: 2). renormalized: weights are divided by the sum
+    of the chosen scores + sum_epsilon. scale: then multiplies them. scales_input: weights multiply the expert's input
+    instead of its result (Llama 4). shared: a feed-forward beside the experts, which every token takes. shared_gate:
+    its result is multiplied with the sigmoid of a linear function of the token (Qwen2-MoE). apart: router, experts and
+    shared feed-forward have norms of their own before them, and the latter two behind them; logits are multiplied with
+    hidden ** -0.5, and each expert's weight with a factor (Gemma 4 26B-A4B). by_token: a table has the experts of each
+    token, which scores weigh alone (DeepSeek V4's first layers). zeros: further experts that the router chooses from,
+    whose result is their input (LongCat-Flash); skips: it is 0. router: what chooses experts; None: a matrix. behind:
+    the result is added to the residual behind so many further layers, which don't read it; 0: behind this one. ahead:
+    the router reads the residual before the layer's mixer, without a norm (SmallThinker). always: the last so many of
+    the experts are among those that every token chooses (Inkling's shared ones).
     """
 
     width: int
@@ -235,9 +231,9 @@ class ModelConfig:
     token_types: int = 0  # rows of the token type embedding (BERT)
     bidirectional: bool = False  # every token attends to the whole prompt; windows reach to both sides
     # Attention adds a bias to each score, one value for a bucket of distances and a head: the bucket of each distance
-    # key - query from -reach to reach, those beyond it as these (bert_like.py); (): no bias. each_layer: by a table of
-    # its own (umT5). embedded: products of query and key with the bucket's embedding, projected as they are (DeBERTa);
-    # embedded_apart: by matrices of their own, and without a norm (DeBERTa 1).
+    # key - query from -reach to reach, those beyond it as these (bert_like.py); (): no bias. each_layer: by its own
+    # table (umT5). embedded: products of query and key with the bucket's embedding, projected as they are (DeBERTa), or
+    # embedded_apart: by its own matrices, without a norm (DeBERTa 1).
     distance_buckets: tuple[int, ...] = ()
     distance_bias: Literal["shared", "each_layer", "embedded", "embedded_apart"] = "shared"
     slopes: tuple[float, ...] = ()  # of each head: times the distance, subtracted from its scores (ALiBi); (): none
@@ -250,15 +246,13 @@ class ModelConfig:
     layer_norm: bool = False  # LayerNorm instead of RMSNorm
     norm_bias: bool = True  # of LayerNorm
     centred: bool = False  # norms and the matrices behind them have biases (quantization/centred.py)
-    # Norms whose output is the residual: "first": that of embeddings; "all": each is that before the next half (BERT).
-    norm_residual: Literal["none", "first", "all"] = "none"
+    norm_residual: Literal["none", "first", "all"] = "none"  # norms whose output it is: of embeddings, or each (BERT)
     norm_placement: NormPlacement = "pre"
     norm_plus_one: bool = False  # weights are stored minus one (Gemma)
     norm_weight: bool = True  # of the residual's norms (OLMo 1 has none)
     final_norm: bool = True
     parallel_residual: bool = False  # both halves of a layer read the same residual, and both are added to it
-    # head: one norm for all heads. each_head: one of its own, as layer_norm says, for each. full: one over all heads.
-    qk_norm: Literal["none", "head", "each_head", "full"] = "none"
+    qk_norm: Literal["none", "head", "each_head", "full"] = "none"  # one for all heads; for each; over all of them
     qk_norm_after_rope: bool = False
     qk_norm_bias: bool = False  # of LayerNorms of each head
     norm_gates: int = 0  # rank of the gates behind norms before mixers and experts (A.X K2); 0: there are none
