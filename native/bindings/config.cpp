@@ -383,9 +383,7 @@ Config config_of(const py::object& from, const py::object& matrices) {
   read(from, "bidirectional", c.bidirectional);
   read(from, "distance_buckets", c.distance_buckets);
   read(from, "slopes", c.slopes);
-  read(from, "embed_norm", c.embed_norm);
-  read(from, "fuses", c.fuses);
-  read(from, "keeps_hidden", c.keeps_hidden);
+  read(from, "embed_norm", c.embed_norm, "fuses", c.fuses, "keeps_hidden", c.keeps_hidden);
   if (c.keeps_hidden) c.layers.push_back({std::monostate{}, std::nullopt});
   read(from, "embed_width", c.embed_width);
   c.dropped_token = from.attr("dropped_token").cast<std::optional<int32_t>>();
@@ -401,8 +399,7 @@ Config config_of(const py::object& from, const py::object& matrices) {
   read(from, "norm_weight", c.norm_weight);
   read(from, "final_norm", c.final_norm);
   read(from, "parallel_residual", c.parallel_residual);
-  read(from, "qk_norm_after_rope", c.qk_norm_after_rope);
-  read(from, "qk_norm_bias", c.qk_norm_bias);
+  read(from, "qk_norm_after_rope", c.qk_norm_after_rope, "qk_norm_bias", c.qk_norm_bias);
   read(from, "head_gates", c.head_gates);
   read(from, "v_norm", c.v_norm);
   read(from, "layer_scalar", c.layer_scalar);

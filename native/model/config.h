@@ -292,13 +292,10 @@ struct Config {
   DistanceBiasKind distance_bias = DistanceBiasKind::shared;
   // Of each head: times the distance between key and query, and subtracted from its scores; empty: none.
   std::vector<float> slopes;
-  bool embed_norm = false;  // a norm behind the embedding, whose output is the residual
-  // The residual begins with a linear function of the embedding and, normalized, of a row that comes with each token.
-  bool fuses = false;
-  // A step keeps all rows behind the last layer, before the final norm; an empty layer is then the last of `layers`.
-  bool keeps_hidden = false;
-  // Numbers of an embedding, which a matrix makes a row of `hidden` numbers of behind its norm; 0: it has as many.
-  int64_t embed_width = 0;
+  bool embed_norm = false;    // a norm behind the embedding, whose output is the residual
+  bool fuses = false;         // the residual begins with the embedding and a row that comes with each token, joined
+  bool keeps_hidden = false;  // a step keeps all rows behind the last layer: an empty one, the last of `layers`
+  int64_t embed_width = 0;    // numbers of an embedding, projected to `hidden` behind its norm; 0: it has as many
   // Embeddings of this token are 0, and those of a text that has it grow as if they had been dropped; none: they don't.
   std::optional<int32_t> dropped_token = std::nullopt;
   bool modules = false;  // torch computes the modules, and the executor what they call (modules.h)

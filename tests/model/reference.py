@@ -475,8 +475,7 @@ def each_expert(own: Experts, w: dict[str, Array]) -> list[dict[str, Array]]:
 
 def experts_apart(config: ModelConfig, own: Experts, w: dict[str, Array], x: Array, e: Rounding) -> Array:
     """Experts and a shared feed-forward with norms of their own before and after each; x: the residual."""
-    logits = norm(config, w, "router_norm", x, e) @ w["router"].T * config.hidden**-0.5
-    chosen, weights = routes(own, logits, None)
+    chosen, weights = routes(own, norm(config, w, "router_norm", x, e) @ w["router"].T * config.hidden**-0.5, None)
     weights = weights * w["expert_scale"][chosen]
     one, each = FeedForward(own.width, own.activation), each_expert(own, w)
     rows, y = norm(config, w, "pre_experts_norm", x, e), np.zeros_like(x)
@@ -493,9 +492,9 @@ def tolerance(
 ) -> float:
     """Return the largest allowed error of a logit in this arithmetic: twice the largest of three random experiments.
 
-    Twice, because three experiments do not meet the worst case, and vectorized functions (exp, tanh) have their own
-    last bits. exact: `logits` without rounding, if the caller has them.
+    Twice, because three do not meet the worst case, and vectorized functions (exp, tanh) have their own last bits.
+    exact: `logits` without rounding, if the caller has them.
     """
     exact = logits(config, weights, tokens) if exact is None else exact
-    noisy = (replace(rounding, seed=rounding.seed + i) for i in range(3))
-    return 2 * max(float(np.abs(logits(config, weights, tokens, e) - exact).max()) for e in noisy)
+    noisy = (logits(config, weights, tokens, replace(rounding, seed=rounding.seed + i)) for i in range(3))
+    return 2 * max(float(np.abs(one - exact).max()) for one in noisy)
