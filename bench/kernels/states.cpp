@@ -6,10 +6,11 @@
 // Heads are divided among the threads. GFLOP/s count what the definition needs, two operations a multiply-add: for each
 // token and value of a state three multiply-adds of the gated delta rule (read with the key, write, read with the
 // query; the products with decays of channels do not count) and two of Mamba2, of Mamba's selective scan and of an
-// RG-LRU (write, read; the power that a scan takes of each value does not count). Their limit is the peak of the
-// threads' float32 multiply-adds. The projections are an int8 matrix product with as many multiply-adds as the layer's.
-// Passes of recurrence, projections and peak alternate; every figure is the best of its passes, in time that the
-// threads had a core.
+// RG-LRU (write, read; the power that a scan takes of each value does not count), and four of RWKV-7's time mixing
+// (read with the removal key, remove, write, read), of which the low-rank matrices count as projections. Their limit is
+// the peak of the threads' float32 multiply-adds. The projections are an int8 matrix product with as many multiply-adds
+// as the layer's. Passes of recurrence, projections and peak alternate; every figure is the best of its passes, in time
+// that the threads had a core.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +24,8 @@ namespace forearm {
 namespace {
 
 constexpr int kPasses = 9;
-constexpr int64_t kRuleRows = 32;  // rows that the mixer hands to the gated delta rule at once
+constexpr int64_t kRuleRows = 32;    // rows that the mixer hands to the gated delta rule at once
+constexpr int64_t kMixedRows = 512;  // rows of numbers of their own that time mixing reads, which fit kRowBytes
 constexpr int64_t kWeightBytes = int64_t{128} << 20, kRowBytes = int64_t{64} << 20, kScratchBytes = int64_t{8} << 20;
 
 struct Shape {
@@ -32,6 +34,7 @@ struct Shape {
   int64_t key_heads, heads;    // no key heads: Mamba2, with one group
   int64_t key_dim, value_dim;  // one value: Mamba's selective scan, or one key, too: an RG-LRU; heads are channels
   bool by_channel = false;     // the gated delta rule has a decay for each channel of its keys
+  int64_t ranks = 0;           // of low-rank matrices, together: RWKV-7's time mixing
 
   static constexpr int64_t kGateWidth = 256;  // channels of a head, which an RG-LRU's gates are made of
 
@@ -41,18 +44,20 @@ struct Shape {
   int64_t projected() const {
     if (by_channel)  // gates and decays are made of latents of key_dim numbers
       return 2 * key_heads * key_dim + inner() + 2 * key_dim + heads + 2 * inner() * key_dim / hidden;
+    if (ranks) return 3 * inner() + 2 * ranks;
     if (gated()) return 2 * inner() + 2 * kGateWidth * inner() / hidden;
     if (value_dim == 1) return 2 * inner() + (2 * key_dim + 2 * dt_rank()) * inner() / hidden;
     return key_heads ? 2 * key_heads * key_dim + 2 * inner() + 2 * heads : 2 * inner() + 2 * key_dim + heads;
   }
   double multiply_adds() const {  // of the recurrence, for a token
-    return (key_heads ? 3.0 : 2.0) * static_cast<double>(inner() * key_dim);
+    return (ranks ? 4.0 : key_heads ? 3.0 : 2.0) * static_cast<double>(inner() * key_dim);
   }
 };
-constexpr Shape kShapes[] = {{"qwen3.5-9b", 4096, 16, 32, 128, 128},        {"qwen3-next", 2048, 16, 32, 128, 128},
-                             {"kimi-linear", 2304, 32, 32, 128, 128, true}, {"granite-4-tiny", 1536, 0, 48, 128, 64},
-                             {"falcon-h1-1.5b", 2048, 0, 48, 256, 64},      {"mamba-1.4b", 2048, 0, 4096, 16, 1},
-                             {"recurrentgemma-2b", 2560, 0, 2560, 1, 1}};
+constexpr Shape kShapes[] = {
+    {"qwen3.5-9b", 4096, 16, 32, 128, 128},        {"qwen3-next", 2048, 16, 32, 128, 128},
+    {"kimi-linear", 2304, 32, 32, 128, 128, true}, {"granite-4-tiny", 1536, 0, 48, 128, 64},
+    {"falcon-h1-1.5b", 2048, 0, 48, 256, 64},      {"mamba-1.4b", 2048, 0, 4096, 16, 1},
+    {"recurrentgemma-2b", 2560, 0, 2560, 1, 1},    {"rwkv7-2.9b", 2560, 40, 40, 64, 64, true, 576}};
 
 struct Machine {
   const Kernels& tier;
@@ -93,7 +98,9 @@ struct Machine {
     return timed(static_cast<int>(threads), [&](int t) {
       float* own = reinterpret_cast<float*>(scratch + t * kScratchBytes);
       const int64_t begin = shape.heads * t / threads, end = shape.heads * (t + 1) / threads;
-      if (shape.key_heads) {
+      if (shape.ranks) {
+        for (int64_t head = begin; head < end; ++head) mix_head(shape, own, head);
+      } else if (shape.key_heads) {
         for (int64_t head = begin; head < end; ++head) rule(shape, own);
       } else if (shape.gated()) {
         move_channels(shape, begin / kPanel * kPanel, end / kPanel * kPanel);
@@ -106,6 +113,36 @@ struct Machine {
   }
 
  private:
+  void mix_head(const Shape& shape, float* own, int64_t head) const {
+    const int64_t inner = shape.inner(), dim = shape.key_dim;
+    float* state = own + kRuleRows * rwkv7_room_floats(dim);
+    std::fill(state, state + rwkv7_state_floats(dim), 0.0f);
+    Rwkv7Task task{};
+    task.stride = 7 * inner;
+    task.first_stride = inner;
+    task.dim = dim;
+    task.k_k = task.k_a = task.r_k = task.norm = task.norm_bias = numbers;
+    task.eps = 64e-5f;
+    task.state = state;
+    task.room = own;
+    task.out = {operand + kMixedRows * task.stride * 4, inner, Form::f32_rows};
+    task.out_column = head * dim;
+    for (int64_t row = 0; row < rows; row += kRuleRows) {
+      const float* at = reinterpret_cast<float*>(operand) + row % kMixedRows * task.stride + head * dim;
+      task.rows = std::min(kRuleRows, rows - row);
+      task.r = at;
+      task.w = at + inner;
+      task.k = at + 2 * inner;
+      task.v = at + 3 * inner;
+      task.a = at + 4 * inner;
+      task.g = at + 5 * inner;
+      task.mix = at + 6 * inner;
+      task.first = numbers + row * inner + head * dim;
+      task.out_row = row;
+      tier.rwkv7(task);
+    }
+  }
+
   void rule(const Shape& shape, float* own) const {
     const int64_t decays = rows * shape.key_dim;
     float *state = own + decays, *out = state + state_floats(shape.key_dim, shape.value_dim);

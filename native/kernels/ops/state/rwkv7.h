@@ -19,9 +19,9 @@
 namespace forearm {
 namespace {
 
-// Panels of columns that are computed together, as kDeltaPanels: here with five broadcasts and three numbers of each
-// panel, so that four registers of two panels would not fit.
-constexpr int kRwkv7Panels = kVectorRegisters == 1 ? 4 : kVectorRegisters == 2 ? 2 : 1;
+// Panels of columns that are computed together: five broadcasts and, of each panel, five vectors. On x86 one, two and
+// four take the same time within 4 % (bench/kernels/states.cpp); of an F16 in four registers two would not fit.
+constexpr int kRwkv7Panels = kVectorRegisters <= 2 ? 2 : 1;
 
 // A row of Rwkv7Task::room.
 struct Rwkv7Row {
@@ -122,8 +122,6 @@ inline void rwkv7(const Rwkv7Task& t) {
   for (int64_t row = 0; row < t.rows; ++row) rwkv7_prepare(t, row);
   int64_t column = 0;
   const auto left = [&] { return state_panels(t.dim - column); };
-  if constexpr (kRwkv7Panels > 2)
-    for (; left() >= 4; column += 4 * kPanel) rwkv7_columns<4>(t, column);
   if constexpr (kRwkv7Panels > 1)
     for (; left() >= 2; column += 2 * kPanel) rwkv7_columns<2>(t, column);
   for (; left() >= 1; column += kPanel) rwkv7_columns<1>(t, column);
