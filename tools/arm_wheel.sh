@@ -26,14 +26,14 @@ if [ "$(uname -m)" != aarch64 ]; then
   export _PYTHON_HOST_PLATFORM=linux-aarch64 SETUPTOOLS_EXT_SUFFIX=$suffix
   for define in CMAKE_SYSTEM_NAME=Linux CMAKE_SYSTEM_PROCESSOR=aarch64 CMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ \
     "Python_INCLUDE_DIR=$include" "PYTHON_MODULE_EXTENSION=$suffix"; do
-    cross+=("-Ccmake.define.$define")
+    cross+=("--config-settings=cmake.define.$define")
   done
 fi
 echo "--- building the aarch64 wheel for Python $version"
 mkdir -p build/arm/wheel
 rm -f build/arm/wheel/CMakeCache.txt  # keep object files, but not the Python settings of tests/native/run_arm.sh
 python -m pip wheel . --quiet --no-build-isolation --no-deps -w "$dist" \
-  -Cbuild-dir=build/arm/wheel "${cross[@]}"
+  --config-settings=build-dir=build/arm/wheel "${cross[@]}"
 wheel=$(ls "$dist"/*.whl)
 mkdir -p dist
 cp "$wheel" dist/
