@@ -88,6 +88,7 @@ class Speculation:
 
     def __init__(self, drafter: Drafter | None = None, tokens: int = 0, gain: Gain | None = None) -> None:
         self._drafter = drafter
+        self._learner = drafter if isinstance(drafter, LearningDrafter) else None
         self._tokens = tokens
         self._gain = gain or Gain()
         self.times = self._gain.times
@@ -120,8 +121,8 @@ class Speculation:
 
     def computed(self, outcomes: Row[SliceOutcome]) -> None:
         """Hand the results of a step, whose sequences still have their blocks, to a drafter that learns from them."""
-        if isinstance(self._drafter, LearningDrafter):
-            self._drafter.learn(outcomes)
+        if self._learner is not None:
+            self._learner.learn(outcomes)
 
     def verified(self, piece: Slice, accepted: int) -> None:
         """Learn that `accepted` tokens of the slice's draft were accepted."""
