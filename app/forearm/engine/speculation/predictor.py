@@ -1,10 +1,10 @@
 """Drafts by the layer of the model's own checkpoint that predicts a further token (multi-token prediction).
 
-It reads the model's hidden states, so that each step's are handed to it at once, while their KV blocks are still those
-of the sequence: its keys and values have the block numbers of the model's first group of layers, as a draft model's
-have. The hidden state of the newest position waits until the token after it is known and a draft is wanted. A further
-token of a draft is predicted from its own output. In a block of the prefix cache, keys and values of the last position
-may be those of another continuation, which changes drafts alone.
+It reads the model's hidden states, so that each step's are handed to it at once. They wait until a draft is wanted, or
+until they fill a KV block, while the blocks are still those of the sequence: its keys and values have the block numbers
+of the model's first group of layers, as a draft model's have. A further token of a draft is predicted from its own
+output. In a block of the prefix cache, keys and values of the last position may be those of another continuation, which
+changes drafts alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Sequence as Row
-from typing import NamedTuple
+from dataclasses import dataclass
+from itertools import accumulate
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -20,6 +21,7 @@ import numpy as np
 from forearm.array_types import Float32Array
 from forearm.engine.batch import TokenSpan, flat
 from forearm.engine.cache.blocks import BlockPool
+from forearm.engine.cache.kv_groups import BLOCK_TOKENS
 from forearm.engine.executor import NativeExecutor
 from forearm.engine.sampling import greedy
 from forearm.engine.sequence import Sequence
@@ -29,12 +31,26 @@ from forearm.model.checkpoint.checkpoint import Checkpoint
 from forearm.model.predictor import final_norm
 
 
-class _Newest(NamedTuple):
-    """A sequence's newest position whose hidden state is known, the state behind the final norm, and the next token."""
+@dataclass
+class _Waiting:
+    """Positions of a sequence that are not computed yet: the first, and of each the state and the token behind it.
 
-    position: int
-    state: Float32Array
-    token: int
+    states: float32 [positions, hidden], behind the final norm.
+    """
+
+    first: int
+    tokens: array[int]
+    states: Float32Array
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.tokens)
+
+    def take(self, count: int) -> tuple[array[int], Float32Array]:
+        """Return the first `count` positions, and remove them."""
+        taken = self.tokens[:count], self.states[:count]
+        self.first, self.tokens, self.states = self.first + count, self.tokens[count:], self.states[count:]
+        return taken
 
 
 class Predictor:
@@ -49,7 +65,7 @@ class Predictor:
         self._model, self._executor = model[0], layer[0]
         self._norm, self._own_norm = final_norm(model[1]), final_norm(layer[1])
         self._step_tokens = step_tokens
-        self._newest: WeakKeyDictionary[Sequence, _Newest] = WeakKeyDictionary()
+        self._waiting: WeakKeyDictionary[Sequence, _Waiting] = WeakKeyDictionary()
         self._round = RoundTime()
         width = layer[1].config.hidden
         self._executor.forward(flat([(array("i", [0]), 0, array("i", [0]))], [0]), np.zeros((1, width), np.float32))
@@ -63,13 +79,16 @@ class Predictor:
         """Return how many tokens it can draft: none if the newest hidden state is not that before the newest token, or
         the sequence has lost its blocks since.
         """
-        newest, length = self._newest.get(sequence), len(sequence.tokens)
-        if newest is None or not newest.position + 1 == length - 1 == max(sequence.computed, sequence.verified):
+        waiting, length = self._waiting.get(sequence), len(sequence.tokens)
+        if not waiting or not waiting.end == length - 1 == max(sequence.computed, sequence.verified):
             return 0
-        return max(0, min(most, self._executor.max_model_len - length))
+        return max(0, min(most, self._executor.max_model_len - length)) if waiting.tokens else 0
 
     def learn(self, outcomes: Row[SliceOutcome]) -> None:
-        """Compute the positions of a step that has just been computed, whose sequences still have their blocks."""
+        """Take the states of a step that has just been computed, whose sequences still have their blocks.
+
+        Positions are computed when they fill a block, which other sequences may share.
+        """
         states, first = self._model.hidden(), 0
         spans: list[TokenSpan] = []
         rows: list[Float32Array] = []
@@ -78,16 +97,17 @@ class Predictor:
             own = states[first : first + piece.end - piece.start + len(piece.drafts)]
             first += len(own)
             tokens = _next_tokens(outcome)
-            before = self._newest.pop(sequence, None)
+            before = self._waiting.pop(sequence, None)
             if not tokens:
                 continue
-            normed, begin = self._norm(own[: len(tokens)]), piece.start
-            self._newest[sequence] = _Newest(begin + len(tokens) - 1, normed[-1].copy(), tokens.pop())
-            normed = normed[:-1]
-            if before is not None and before.position == begin - 1:
-                tokens.insert(0, before.token)
-                normed, begin = np.concatenate([before.state[None], normed]), before.position
-            if tokens:
+            now = _Waiting(piece.start, tokens, self._norm(own[: len(tokens)]))
+            if before is not None and before.first <= piece.start <= before.end:
+                kept, kept_states = before.take(piece.start - before.first)
+                now = _Waiting(now.first - len(kept), kept + tokens, np.concatenate([kept_states, now.states]))
+            self._waiting[sequence] = now
+            if (now.end - 1) // BLOCK_TOKENS > now.first // BLOCK_TOKENS:
+                begin = now.first
+                tokens, normed = now.take(len(now.tokens) - 1)  # not the newest: a draft may want its logits
                 spans.append((tokens, begin, sequence.blocks))
                 rows.append(normed)
         self._compute(spans, rows)
@@ -95,25 +115,32 @@ class Predictor:
     def draft(self, wanted: Row[tuple[Sequence, int]], blocks: BlockPool) -> list[list[int]]:
         """Return greedy continuations."""
         drafts: list[list[int]] = [[] for _ in wanted]
+        waiting = [self._waiting[sequence] for sequence, _ in wanted]
+        for one, (sequence, _) in zip(waiting, wanted, strict=True):
+            if sum(len(other.tokens) for other in waiting) > self._step_tokens and len(one.tokens) > 1:
+                begin = one.first
+                tokens, normed = one.take(len(one.tokens) - 1)
+                self._compute([(tokens, begin, sequence.blocks)], [normed])
+        spans = [(one.tokens, one.first, sequence.blocks) for one, (sequence, _) in zip(waiting, wanted, strict=True)]
+        states = [one.states for one in waiting]
+        ends = [one.end for one in waiting]
+        for one in waiting:
+            one.take(len(one.tokens))
         going = list(range(len(wanted)))
-        newest = [self._newest[sequence] for sequence, _ in wanted]
-        tokens, states = [one.token for one in newest], [one.state for one in newest]
         while going:
-            spans = [
-                (array("i", [token]), newest[i].position + len(drafts[i]), wanted[i][0].blocks)
-                for i, token in zip(going, tokens, strict=True)
-            ]
             start_s = time.monotonic()
-            self._executor.forward(flat(spans, list(range(len(spans)))), np.stack(states))
+            lasts = [end - 1 for end in accumulate(len(tokens) for tokens, _, _ in spans)]
+            self._executor.forward(flat(spans, lasts), np.concatenate(states))
             sampled = self._executor.sample(greedy(len(spans), self._executor.vocab_size))
-            self._round.observe(time.monotonic() - start_s)
+            if lasts[-1] + 1 == len(spans):  # else it has computed what waited, too
+                self._round.observe(time.monotonic() - start_s)
             rows = [row for row, nan in enumerate(sampled.nan.tolist()) if not nan]
             for row in rows:
                 drafts[going[row]].append(int(sampled.token[row]))
             rows = [row for row in rows if len(drafts[going[row]]) < wanted[going[row]][1]]
-            states = list(self._own_norm(self._executor.hidden()[rows]))
+            states = [self._own_norm(self._executor.hidden()[[lasts[row] for row in rows]])]
             going = [going[row] for row in rows]
-            tokens = [drafts[i][-1] for i in going]
+            spans = [(array("i", drafts[i][-1:]), ends[i] + len(drafts[i]) - 1, wanted[i][0].blocks) for i in going]
         return drafts
 
     def _compute(self, spans: list[TokenSpan], rows: list[Float32Array]) -> None:
