@@ -374,6 +374,7 @@ def test_speculation_is_asked_for_as_a_whole_or_by_its_parts() -> None:
     [
         ({"method": "eagle3", "model": "m"}, "method eagle3 is not supported; write ngram, draft_model or mtp"),
         ({"method": "medusa"}, "method medusa is not supported"),
+        ({"method": "mtp", "model": "org/other"}, "method mtp takes a layer of the model .*, not of org/other"),
         ({"method": "draft_model"}, "method draft_model needs model"),
         ({"method": "ngram", "num_speculative_tokens": 0}, "num_speculative_tokens is 0; it must be .* from 1 to 32"),
         ({"method": "ngram", "num_speculative_tokens": True}, "num_speculative_tokens is True"),

@@ -49,12 +49,12 @@ def drafting_asked(config: EngineConfig) -> Drafting | None:
     named = {"method": config.spec_method, "model": config.spec_model, "num_speculative_tokens": config.spec_tokens}
     given = {**(config.speculative_config or {}), **{name: value for name, value in named.items() if value}}
     try:
-        return _read(given) if given else None
+        return _read(given, config.model) if given else None
     except ValueError as error:
         raise ConfigError(f"--speculative-config: {error}") from None
 
 
-def _read(given: Mapping[str, Any]) -> Drafting:
+def _read(given: Mapping[str, Any], served: str) -> Drafting:
     for key in given:
         if key not in _KEYS:
             raise ValueError(f"{key} is not known; the keys are {', '.join(_KEYS)}")
@@ -66,6 +66,8 @@ def _read(given: Mapping[str, Any]) -> Drafting:
         raise ValueError(f"method {method} is not supported; write {', '.join(METHODS[:-1])} or {METHODS[-1]}")
     if method == "draft_model" and not (model and isinstance(model, str)):
         raise ValueError("method draft_model needs model: the folder or Hugging Face id of a smaller model")
+    if method == "mtp" and model not in ("", served):
+        raise ValueError(f"method mtp takes a layer of the model that is served, not of {model}; leave model out")
     if given.get("draft_tensor_parallel_size", 1) != 1:
         raise ValueError("draft_tensor_parallel_size must be 1: the draft model runs where the model does")
     # As in vLLM, a bound that is given alone is the other one, too.
