@@ -157,9 +157,9 @@ def figure(
     return Figure(shape, format, row, quantity, value, unit, kept, peer, None if ratio is None else _kept(ratio))
 
 
-def figures_of(shape: str, format: str, row: str, found: Mapping[str, float]) -> list[Figure]:
+def figures_of(shape: str, format: str, row: str, found: Mapping[str, float], peer: str = "") -> list[Figure]:
     """Return a figure for each quantity of one row."""
-    return [figure(shape, format, row, quantity, value) for quantity, value in found.items()]
+    return [figure(shape, format, row, quantity, value, peer) for quantity, value in found.items()]
 
 
 def run_of(

@@ -65,7 +65,8 @@ LFM2 = {
 ARCHITECTURES = {"qwen3_moe": "qwen3moe", "qwen3_5_text": "qwen35"}  # others have config.json's name
 OWN_NAMES = {"qwen3_5_text": DELTA, "lfm2": LFM2}
 EXPERT = re.compile(r"mlp\.experts\.(\d+)\.(\w+)_proj")
-FILE_TYPES = {"F16": 1, "Q4_0": 2, "Q8_0": 7, "Q4_K_M": 15, "BF16": 32}  # llama.h, enum llama_ftype
+# llama.h, enum llama_ftype
+FILE_TYPES = {"F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q4_K_M": 15, "Q5_K_M": 17, "Q6_K": 18, "BF16": 32}
 
 
 def renamed(name: str, names: dict[str, str] = NAMES) -> str:

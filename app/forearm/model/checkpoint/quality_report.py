@@ -70,10 +70,14 @@ class TextModel:
 
     def log_probabilities(self, tokens: Int32Array) -> Float32Array:
         """Return the log-probabilities of the token after each but the last, float32 [tokens - 1, vocab]."""
-        logits = self.logits(tokens)[:-1]
-        logits -= logits.max(axis=1, keepdims=True)
-        logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
-        return logits
+        return log_softmax(self.logits(tokens)[:-1])
+
+
+def log_softmax(logits: Float32Array) -> Float32Array:
+    """Turn logits into log-probabilities, float32 [rows, vocab], in place, and return them."""
+    logits -= logits.max(axis=1, keepdims=True)
+    logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    return logits
 
 
 @dataclass
