@@ -68,17 +68,26 @@ def figures_of(shapes: dict[str, Any]) -> list[Figure]:
         found += records.figures_of(shape, "", "machine", one["machine"])
         for name, row in rows.items():
             engine, own = name.split(" ", 1)
-            forearms = (n for n, r in rows.items() if n.startswith("forearm") and r["width"] == row["width"])
-            ours = name if engine == "forearm" else next(forearms, name)
-            format = ours.split(" ", 1)[1]
-            peer = f"{PEERS[engine]} {own}" if PEERS[engine] else ""
-            for column in columns({name: row}):
-                values = row.get("rounds", {}).get(column) or figures(row)[column]
-                beside = ratio(rows[ours], row, column) if peer and column in figures(rows[ours]) else None
-                found.append(figure(shape, format, *place_of(column), values, peer, beside))
+            for ours in beside(rows, name):
+                format = ours.split(" ", 1)[1]
+                peer = f"{PEERS[engine]} {own}" if PEERS[engine] else ""
+                for column in columns({name: row}):
+                    values = row.get("rounds", {}).get(column) or figures(row)[column]
+                    is_pair = ours != name and column in figures(rows[ours])
+                    times = ratio(rows[ours], row, column) if is_pair else None
+                    found.append(figure(shape, format, *place_of(column), values, peer, times))
             if "packing_start_s" in row:
-                found.append(figure(shape, format, "start", "packing_start_s", row["packing_start_s"]))
+                found.append(figure(shape, own, "start", "packing_start_s", row["packing_start_s"]))
     return found
+
+
+def beside(rows: dict[str, Row], name: str) -> list[str]:
+    """Return forearm's rows that a row is compared with: the first of its width, and that of the same file."""
+    engine, own = name.split(" ", 1)
+    forearms = [one for one in rows if one.startswith("forearm") and rows[one]["width"] == rows[name]["width"]]
+    if engine == "forearm" or not forearms:
+        return [name]
+    return list(dict.fromkeys([forearms[0], *(one for one in forearms if one.split(" ", 1)[1] == own)]))
 
 
 def place_of(column: str) -> tuple[str, str]:

@@ -57,12 +57,13 @@ class Contestant:
 
 # llama.cpp keeps the head in Q6_K where rows are multiples of 256, else in Q8_0 (as here with 896); a file counts more
 # exactly than this only by norms and biases. Scales: 16 bits for 32 (llama.cpp), for 128 (OpenVINO, ours). Ours in
-# Q4_0 reads llama.cpp's file: the row of equal quality. Ours in Q4_K_M holds Q4_K in 5 bits and Q6_K in 7 (int6 in
-# groups of 16): 5.4 on average of the 1.5B shape's layers, 5.6 of Llama 2 7B's.
+# Q8_0, Q4_0 and Q4_K_M reads llama.cpp's file: rows of equal quality. Ours in Q4_K_M holds Q4_K in 5 bits and Q6_K in
+# 7 (int6 in groups of 16): 5.4 on average of the 1.5B shape's layers, 5.6 of Llama 2 7B's.
 CONTESTANTS = [
     Contestant("forearm", "bfloat16", 16, (16, 16)),
     Contestant("forearm", "int8", 8, (8, 8)),
     Contestant("forearm", "int4", 4, (4 + 16 / 128, 8)),
+    Contestant("forearm", "Q8_0", 8, (8.5, 8.5)),
     Contestant("forearm", "Q4_0", 4, (4.5, 8.5)),
     Contestant("forearm", "Q4_K_M", 4, (5.4, 7)),
     Contestant("llama", "BF16", 16, (16, 16)),

@@ -40,7 +40,7 @@ class LlamaModel:
     """
 
     def __init__(self, steps: Path, path: Path, threads: int) -> None:
-        command = [steps, "logits", path, str(threads), str(WINDOW)]
+        command = [str(steps), "logits", str(path), str(threads), str(WINDOW)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )

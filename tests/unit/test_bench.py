@@ -85,6 +85,29 @@ def test_what_compare_found_has_the_form_of_the_results() -> None:
     assert next(one for one in found if one.row == "decode_1").rounds == [30.0, 50.0]
 
 
+def test_a_peer_is_also_compared_with_forearm_reading_the_same_file() -> None:
+    speeds = {"forearm int4": 30.0, "forearm Q4_0": 20.0, "llama Q4_0": 10.0, "openvino int4": 15.0}
+    rows = {name: {"rounds": {"decode_1": [speed]}, "width": 4} for name, speed in speeds.items()}
+
+    found = table.figures_of({"s": {"machine": {}, "rows": rows}})
+
+    assert {(one.format, one.peer): one.ratio for one in found} == {
+        ("int4", ""): None,
+        ("Q4_0", ""): None,
+        ("int4", "llama.cpp Q4_0"): 3.0,
+        ("Q4_0", "llama.cpp Q4_0"): 2.0,
+        ("int4", "OpenVINO int4"): 2.0,
+    }
+
+
+def test_without_forearm_a_peer_is_compared_with_nothing() -> None:
+    rows = {"llama Q4_0": {"rounds": {"decode_1": [10.0]}, "width": 4}}
+
+    [one] = table.figures_of({"s": {"machine": {}, "rows": rows}})
+
+    assert (one.format, one.peer, one.ratio) == ("Q4_0", "llama.cpp Q4_0", None)
+
+
 def test_a_line_of_kernel_bench_is_three_figures() -> None:
     lines = [
         "avx2, 2 threads",
