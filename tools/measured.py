@@ -10,8 +10,14 @@ RESULTS = Path(__file__).resolve().parents[1] / "bench" / "results"
 Column = tuple[str, str]  # row and quantity of a figure
 
 
+ENOUGH_ROUNDS = 3
+
+
 class Measured:
-    """All files of bench/results; for each figure of `compare`, the value of the run with the most rounds."""
+    """All files of bench/results; for each figure of `compare`, the value of the run with the most rounds.
+
+    More than ENOUGH_ROUNDS count as so many, so that a later run of a newer version takes an earlier one's place.
+    """
 
     def __init__(self, folder: Path = RESULTS) -> None:
         self.kinds: dict[str, dict[str, Results]] = {}
@@ -21,12 +27,14 @@ class Measured:
         for machine, results in self.kinds["compare"].items():
             for one in (one for run in results.runs for one in run.figures):
                 key = (machine, one.shape, one.format, one.row, one.quantity, one.peer)
-                if key not in self._best or len(one.rounds) >= len(self._best[key].rounds):
+                if key not in self._best or _weight(one) >= _weight(self._best[key]):
                     self._best[key] = one
         runs = [run for results in self.kinds.get("quality", {}).values() for run in results.runs]
-        figures = (one for run in sorted(runs, key=lambda run: run.date) for one in run.figures)  # the newest counts
-        rises = (one for one in figures if one.quantity == "perplexity_rise")
-        self._rise = {(one.format, one.peer): one.value for one in rises if not one.row.startswith("second halves")}
+        beside = (run for run in sorted(runs, key=lambda run: run.date) if any(one.peer for one in run.figures))
+        figures = (one for run in beside for one in run.figures)  # the newest counts
+        self._quality: dict[tuple[str, str], dict[str, float]] = {}
+        for one in (one for one in figures if not one.row.startswith("second halves")):
+            self._quality.setdefault((one.format, one.peer), {})[one.quantity] = one.value
 
     def find(self, machine: str, shape: str, format: str, column: Column, peer: str = "") -> Figure | None:
         """Return the figure of this row and quantity."""
@@ -42,7 +50,17 @@ class Measured:
         ratios = [one.ratio for one in found if one and one.ratio and one.peer.startswith(engine)]
         return min(ratios, default=None)
 
-    def rise(self, format: str, peer: str = "") -> str:
-        """Return the rise of perplexity as the tables show it; a dash if it was not measured."""
-        found = [value for (own, name), value in self._rise.items() if name == peer and (peer or own == format)]
-        return f"{100 * found[0]:+.1f} %" if found else "–"
+    def quality(self, format: str, peer: str = "") -> str:
+        """Return the rise of perplexity and the KL divergence as the tables show them; a dash if not measured.
+
+        Runs without peers do not count: they may have been of other texts.
+        """
+        for (own, name), found in self._quality.items():
+            if name == peer and (peer or own == format) and "divergence" in found:
+                percent = round(100 * found["perplexity_rise"], 1) + 0.0  # no -0.0
+                return f"{percent:+.1f} %, {found['divergence']:.2g}"
+        return "–"
+
+
+def _weight(one: Figure) -> int:
+    return min(len(one.rounds), ENOUGH_ROUNDS)

