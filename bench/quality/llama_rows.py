@@ -61,6 +61,7 @@ class LlamaModel:
         """End the process."""
         self._texts.close()
         self._process.wait()
+        self._logits.close()
 
 
 def llama_files(given: Path, folder: Path, steps: Path, made: Path) -> Iterator[LlamaFile]:

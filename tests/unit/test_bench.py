@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,9 @@ from bench.peers import compressed
 from bench.peers.at_once import over_http, waited
 from bench.peers.contestants import Missing
 from bench.peers.driven import Driven, prefill_s, step_s
+from bench.quality.llama_rows import LlamaModel
 from bench.shapes import SHAPES, Shape, vocabulary, write_model
+from gguf import GGUFWriter
 from tests.unit.bench.raw_server import chunked, plain, raw_server
 
 from forearm.bench.load import LoadRun
@@ -106,6 +109,34 @@ def test_without_forearm_a_peer_is_compared_with_nothing() -> None:
     [one] = table.figures_of({"s": {"machine": {}, "rows": rows}})
 
     assert (one.format, one.peer, one.ratio) == ("Q4_0", "llama.cpp Q4_0", None)
+
+
+def test_llama_cpp_s_logits_become_log_probabilities(tmp_path: Path) -> None:
+    path, steps = tmp_path / "model.gguf", tmp_path / "llama-steps"
+    writer = GGUFWriter(path, "llama")
+    writer.add_tensor("token_embd.weight", np.zeros((3, 8), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    steps.write_text(f"""#!{sys.executable}
+import struct, sys
+print("version", flush=True)
+for line in sys.stdin:
+    for token in line.split():
+        sys.stdout.buffer.write(struct.pack("3f", int(token), 0, 0))
+    sys.stdout.flush()
+""")
+    steps.chmod(0o755)
+
+    model = LlamaModel(steps, path, 1)
+    found = [model.log_probabilities(np.array(tokens, np.int32)) for tokens in ([1, 0, 2], [0, 1])]
+    model.close()
+
+    assert [len(rows) for rows in found] == [2, 1], "nothing is predicted after the last token"
+    assert found[0][0] == pytest.approx(np.log(np.exp([1, 0, 0]) / (np.e + 2)), rel=1e-6)
+    assert found[0][1] == pytest.approx(np.log([1 / 3] * 3), rel=1e-6)
+    assert found[1] == pytest.approx(found[0][1:])
 
 
 def test_a_line_of_kernel_bench_is_three_figures() -> None:
