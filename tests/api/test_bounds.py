@@ -43,8 +43,9 @@ def unbounded(kind: Any, constraints: tuple[Any, ...] = ()) -> Iterator[str]:
             yield "list"
         if not any(has(one, "fail_fast") for one in constraints):
             yield "list that goes on after its first error"
-        if get_origin(parts[0]) is not dict:
-            yield from unbounded(parts[0])
+        for part in get_args(parts[0]) if get_origin(parts[0]) in (Union, UnionType) else parts:
+            if get_origin(part) is not dict:
+                yield from unbounded(part)
     elif origin is dict:
         if not any(has_length(one) or is_short(one) for one in constraints):
             yield "dict"
@@ -82,6 +83,7 @@ def test_the_walk_finds_what_has_no_bound() -> None:
     text = Annotated[str, StringConstraints(max_length=1)]
     assert list(unbounded(text | None)) == []
     assert list(unbounded(request_bodies.Some[text])) == []
+    assert list(unbounded(request_bodies.Some[dict[str, Any] | text])) == []
     assert list(unbounded(request_bodies.JsonObject)) == []
 
     assert list(unbounded(request_bodies.Int64 | None)) == []
@@ -90,6 +92,7 @@ def test_the_walk_finds_what_has_no_bound() -> None:
     assert list(unbounded(int | None)) == ["int"]
     assert list(unbounded(Annotated[int, Field(ge=0)])) == ["int"]
     assert list(unbounded(request_bodies.Some[str])) == ["str"]
+    assert list(unbounded(request_bodies.Some[dict[str, Any] | str])) == ["str"]
     assert "list" in list(unbounded(list[text]))
     assert list(unbounded(dict[str, Any] | None)) == ["dict"]
 

@@ -212,6 +212,8 @@ def test_contents_may_come_in_parts_of_text(server: Server) -> None:
     assert server.chat(parts).json()["choices"][0]["message"]["content"] == "a\nb"
     # vLLM takes texts themselves, too.
     assert server.chat(["a", "b"]).json()["choices"][0]["message"]["content"] == "a\nb"
+    mixed = ["a", {"type": "text", "text": "b"}, "c"]
+    assert server.chat(mixed).json()["choices"][0]["message"]["content"] == "a\nb\nc"
     assert server.chat([5]).status_code == 400
 
 

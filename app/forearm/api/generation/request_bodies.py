@@ -205,7 +205,7 @@ class ChatMessageBody(Body):
     """One message of a chat. The template reads its other fields (name, tool_calls, reasoning_content)."""
 
     role: Name
-    content: PromptText | Some[dict[str, Any]] | Some[PromptText] | None = None
+    content: PromptText | Some[dict[str, Any] | PromptText] | None = None  # a text is a part, too, as in vLLM
 
 
 Messages = Annotated[Some[ChatMessageBody], Field(min_length=1)]

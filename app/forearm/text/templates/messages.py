@@ -135,7 +135,7 @@ def _plain(number: int, message: Mapping[str, Any], as_parts: bool) -> Json:
     return plain if reasoning is None else {**plain, **dict.fromkeys(_REASONING, reasoning)}
 
 
-def _content(number: int, content: str | list[Json] | list[str] | None, as_parts: bool) -> Any:
+def _content(number: int, content: str | list[Json | str] | None, as_parts: bool) -> Any:
     if isinstance(content, bytes):  # which Jinja would write as such
         raise InvalidRequest(
             f"messages[{number}].content is {content!r:.100}; decode it, it must be a text", "messages"
