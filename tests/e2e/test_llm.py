@@ -63,6 +63,27 @@ def test_each_prompt_can_have_its_own_parameters(llm: LLM) -> None:
         llm.generate(["a", "b", "c"], params[:2], use_tqdm=False)
 
 
+def test_sampling_params_may_be_set_later_and_are_checked_by_the_call(llm: LLM) -> None:
+    params = llm.get_default_sampling_params()
+    params.temperature, params.max_tokens, params.ignore_eos = 0.0, 3, True
+    kept = params.clone()
+    lazy = llm.generate("A glacier is", params, stream=True)
+    params.max_tokens = 5
+
+    (output,) = llm.generate("A glacier is", params, use_tqdm=False)
+
+    assert len(output.outputs[0].token_ids) == 5
+    assert [len(grown.outputs[0].token_ids) for grown in lazy][-1] == kept.max_tokens == 3
+    params.top_p = 1.5
+    with pytest.raises(InvalidRequest, match=r"top_p is 1\.5"):
+        llm.generate("A glacier is", params, use_tqdm=False)
+    params.top_p, params.max_tokens = 1.0, "many"  # type: ignore[assignment]
+    with pytest.raises(InvalidRequest, match="max_tokens is 'many'"):
+        llm.generate(["A", "B"], [kept, params], use_tqdm=False)
+    with pytest.raises(AttributeError):
+        params.top_o = 0.5  # type: ignore[attr-defined]
+
+
 def test_a_stop_string_ends_the_answer_and_is_not_in_it(llm: LLM) -> None:
     (whole,) = llm.generate("A glacier is", GREEDY, use_tqdm=False)
     text = whole.outputs[0].text
