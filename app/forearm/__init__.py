@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from forearm.offline.arguments import AsyncEngineArgs, EngineArgs
     from forearm.offline.async_llm import AsyncLLMEngine
     from forearm.offline.llm import LLM
+    from forearm.offline.llm_engine import LLMEngine
     from forearm.offline.outputs import CompletionOutput, RequestOutput, RequestOutputKind
     from forearm.offline.pooling_outputs import PoolingParams
     from forearm.offline.sampling_params import SamplingParams
@@ -28,6 +29,7 @@ __all__ = [
     "BeamSearchParams",
     "CompletionOutput",
     "EngineArgs",
+    "LLMEngine",
     "PoolingParams",
     "RequestOutput",
     "RequestOutputKind",
@@ -43,6 +45,7 @@ _MODULES = {
     "BeamSearchParams": "beam_search",
     "CompletionOutput": "offline.outputs",
     "EngineArgs": "offline.arguments",
+    "LLMEngine": "offline.llm_engine",
     "PoolingParams": "offline.pooling_outputs",
     "RequestOutput": "offline.outputs",
     "RequestOutputKind": "offline.outputs",

@@ -19,7 +19,7 @@ from forearm import wire
 from forearm.errors import EngineFailed, EngineUnavailable, ForearmError, InvalidRequest
 from forearm.offline.arguments import EngineArgs
 from forearm.offline.llm import LLM
-from forearm.offline.outputs import Answers, RequestOutput, RequestOutputKind, View
+from forearm.offline.outputs import Answers, RequestOutput
 from forearm.offline.prompts import Prompt
 from forearm.offline.run import take
 from forearm.offline.sampling_params import SamplingParams
@@ -69,7 +69,7 @@ class AsyncLLMEngine:
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs, **_: Any) -> AsyncLLMEngine:
         """Load the model. Raises: ConfigError, TypeError."""
-        return cls(LLM(**engine_args.given))
+        return cls(LLM.from_engine_args(engine_args))
 
     async def generate(
         self,
@@ -89,8 +89,7 @@ class AsyncLLMEngine:
         asked = (await asyncio.to_thread(self._llm.asked, [prompt], sampling_params, priority))[0]
         name = self._llm.new_id() if request_id is None else request_id
         one = _Open(asked.answers(name, self._llm.tokenizer), asyncio.get_running_loop())
-        kind = asked.params.output_kind if isinstance(asked.params, SamplingParams) else RequestOutputKind.CUMULATIVE
-        view = View(one.answers.output, kind)
+        view = asked.view(one.answers)
         with self._changed:
             self._check_open(name)
             self._open[name] = one
@@ -163,9 +162,9 @@ class AsyncLLMEngine:
         """End the file. Raises: EngineFailed if it could not be written."""
         await asyncio.to_thread(self._llm.stop_profile)
 
-    async def reset_prefix_cache(self) -> bool:
-        """Empty the prefix cache."""
-        return self._llm.reset_prefix_cache()
+    async def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Empty the prefix cache; see LLM.reset_prefix_cache."""
+        return self._llm.reset_prefix_cache(reset_running_requests)
 
     def _check_open(self, name: str) -> None:
         if self._error is not None:

@@ -26,12 +26,13 @@ from forearm.engine.start import start
 from forearm.errors import InvalidRequest
 from forearm.model.checkpoint.hub import find_model, find_tokenizer
 from forearm.model.generation import sampling_defaults
-from forearm.offline.arguments import for_throughput, settings_of
+from forearm.offline.arguments import EngineArgs, for_throughput, settings_of
 from forearm.offline.beams import BeamSearchOutput, search
-from forearm.offline.outputs import RequestOutput, RequestOutputKind, View
+from forearm.offline.metric_values import MetricValue, metric_values
+from forearm.offline.outputs import RequestOutput
 from forearm.offline.pooling import PoolingCalls
 from forearm.offline.prompts import Prompt, as_parts, chat_prompt, conversations, listed, text_or_ids
-from forearm.offline.run import Bars, OfflineRequest, Progress, Run
+from forearm.offline.run import Bars, OfflineRequest, Run
 from forearm.offline.sampling_params import SamplingParams, params_of
 from forearm.offline.shared_loop import LoopConnection, SharedLoop
 from forearm.text.grammars.constraints import constraint_request
@@ -97,6 +98,11 @@ class LLM(PoolingCalls):
         self._grammars = GrammarCheck(self._tokenizer)
         self._numbers = itertools.count()
 
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs) -> LLM:
+        """Load the model. Raises: ConfigError, TypeError."""
+        return cls(**vars(engine_args))
+
     def __enter__(self) -> LLM:
         return self
 
@@ -150,7 +156,8 @@ class LLM(PoolingCalls):
         """
         self.refuse_lora(lora_request)
         asked = self.asked(listed(prompts), sampling_params, priority)
-        return self._stream(asked) if stream else self._run(asked, use_tqdm)
+        run = self._run(asked)
+        return run.stream() if stream else run.finish(use_tqdm)
 
     def chat(
         self,
@@ -191,7 +198,7 @@ class LLM(PoolingCalls):
                 keeps_states=self._loop.scheduler.blocks.keeps_states,
             )
             asked.append(OfflineRequest(text, ids, chosen, system_tokens=system_tokens))
-        return self._run(asked, use_tqdm)
+        return self._run(asked).finish(use_tqdm)
 
     def beam_search(
         self, prompts: Sequence[Prompt], params: BeamSearchParams, lora_request: None = None
@@ -218,8 +225,10 @@ class LLM(PoolingCalls):
         known = SamplingParams.__struct_fields__
         return SamplingParams(**{name: value for name, value in self._sampling.items() if name in known})
 
-    def reset_prefix_cache(self) -> bool:
-        """Empty the prefix cache."""
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Empty the prefix cache. Running requests keep their blocks, also with `reset_running_requests`: what vLLM
+        computes again has the same values.
+        """
         with self.connection() as connection:
             self._shared.put(Received(connection.number, wire.ForgetPrefixes()))
         return True
@@ -232,7 +241,11 @@ class LLM(PoolingCalls):
         """End the file. Raises: EngineFailed if it could not be written."""
         self._shared.profile(start=False)
 
-    # --- also used by AsyncLLMEngine and `forearm generate`
+    def get_metrics(self) -> list[MetricValue]:
+        """Return the engine's metrics so far, by the names of `/metrics` without `_total`."""
+        return metric_values(self._loop.meter.collect())
+
+    # --- also used by LLMEngine, AsyncLLMEngine and `forearm generate`
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -296,24 +309,5 @@ class LLM(PoolingCalls):
                 found[at] = msgspec.structs.replace(params, **changes)
         return found
 
-    def _run(self, asked: Sequence[OfflineRequest], bars: Bars) -> list[RequestOutput]:
-        """Run the requests until all have ended."""
-        run = Run(self._shared, asked, self._tokenizer, self._numbers)
-        with Progress(len(asked), bars) as progress:
-            for output in run.grow(bars):
-                progress.grown(output)
-        return run.outputs
-
-    def _stream(self, asked: Sequence[OfflineRequest]) -> Iterator[RequestOutput]:
-        """Yield outputs as they grow."""
-        run = Run(self._shared, asked, self._tokenizer, self._numbers)
-        views = {
-            output.request_id: View(
-                output,
-                one.params.output_kind if isinstance(one.params, SamplingParams) else RequestOutputKind.CUMULATIVE,
-            )
-            for output, one in zip(run.outputs, asked, strict=True)
-        }
-        for output in run.grow():
-            if (shown := views[output.request_id].take()) is not None:
-                yield shown
+    def _run(self, asked: Sequence[OfflineRequest]) -> Run:
+        return Run(self._shared, asked, self._tokenizer, self._numbers)

@@ -13,7 +13,15 @@ from tqdm.auto import tqdm
 
 from forearm import wire
 from forearm.errors import InvalidRequest
-from forearm.offline.outputs import Answers, CompletionOutput, RequestMetrics, RequestOutput
+from forearm.offline.outputs import (
+    Answers,
+    CompletionOutput,
+    RequestMetrics,
+    RequestOutput,
+    RequestOutputKind,
+    View,
+)
+from forearm.offline.sampling_params import SamplingParams
 from forearm.offline.shared_loop import LoopConnection, SharedLoop
 from forearm.text.tokenizer.tokenizer import Tokenizer
 
@@ -49,6 +57,11 @@ class OfflineRequest:
         output = RequestOutput(request_id, self.text, self.token_ids, outputs, RequestMetrics(time.monotonic()))
         return Answers(output, self.params, tokenizer)
 
+    def view(self, answers: Answers) -> View:
+        """Return what a stream yields of the request's answers."""
+        kind = self.params.output_kind if isinstance(self.params, SamplingParams) else RequestOutputKind.CUMULATIVE
+        return View(answers.output, kind)
+
 
 class Run:
     """The requests of one call."""
@@ -59,11 +72,6 @@ class Run:
         self._shared = shared
         self._requests = {str(next(numbers)): one for one in asked}
         self._answers = {name: one.answers(name, tokenizer) for name, one in self._requests.items()}
-
-    @property
-    def outputs(self) -> list[RequestOutput]:
-        """The outputs in the order of the prompts."""
-        return [answer.output for answer in self._answers.values()]
 
     def grow(self, bars: Bars = False) -> Iterator[RequestOutput]:
         """Submit all, and yield an output whenever it has grown, until all have ended. Whatever interrupts this ends
@@ -87,6 +95,20 @@ class Run:
                     if output.finished:
                         left.discard(name)
                     yield output
+
+    def finish(self, bars: Bars) -> list[RequestOutput]:
+        """Return the outputs in the order of the prompts once all have ended, with a bar of progress."""
+        with Progress(len(self._requests), bars) as progress:
+            for output in self.grow(bars):
+                progress.grown(output)
+        return [answer.output for answer in self._answers.values()]
+
+    def stream(self) -> Iterator[RequestOutput]:
+        """Yield outputs as they grow, as each request's `output_kind` says."""
+        views = {name: one.view(self._answers[name]) for name, one in self._requests.items()}
+        for output in self.grow():
+            if (shown := views[output.request_id].take()) is not None:
+                yield shown
 
 
 def take(answers: Answers, message: wire.Tokens | wire.Refused, connection: LoopConnection, now_s: float) -> None:

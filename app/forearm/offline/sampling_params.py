@@ -14,7 +14,7 @@ from forearm.errors import InvalidRequest
 from forearm.offline.outputs import RequestOutputKind
 
 
-class SamplingParams(wire.SamplingParams, frozen=False, kw_only=True):
+class SamplingParams(wire.SamplingParams, frozen=False, kw_only=True):  # type: ignore[misc] # msgspec allows it
     """The engine's SamplingParams with checks. `output_kind`: the outputs that streams yield.
 
     Fields may be set later, as in vLLM; a call checks them again, and goes by what they are then.

@@ -27,7 +27,7 @@ _SLEEP_STATES = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
 
 
 class Meter:
-    """The registry of one engine. The loop's thread writes, any thread may read `text`.
+    """The registry of one engine. The loop's thread writes, any thread may read it.
 
     prompt_tokens, prompt_tokens_cached, generated_tokens: totals; a prompt counts when it is done, as in vLLM.
     prefilled_tokens: prompt tokens as they are computed, for rates. max_model_len: last bucket of histograms of tokens.
@@ -103,6 +103,10 @@ class Meter:
         if errors.by_matrix:
             self._count("forearm:weight_rounding_error", of="mean").set(errors.mean)
             self._count("forearm:weight_rounding_error", of="worst").set(errors.by_matrix[errors.worst])
+
+    def collect(self) -> list[Metric]:
+        """Return the registry's families with their samples."""
+        return list(self._registry.collect())
 
     def text(self) -> str:
         """Return the registry in Prometheus' text format."""
