@@ -9,7 +9,7 @@ __version__ = "0.33.0+forearm"  # the version of vLLM that has these names
 __version_tuple__ = (0, 33, 0)
 
 _MODULES = {
-    "forearm": "LLM AsyncEngineArgs AsyncLLMEngine CompletionOutput EngineArgs PoolingParams RequestOutput "
+    "forearm": "LLM AsyncEngineArgs AsyncLLMEngine CompletionOutput EngineArgs LLMEngine PoolingParams RequestOutput "
     "SamplingParams",
     "vllm.inputs": "PromptType TextPrompt TokensPrompt",
     "vllm.outputs": "ClassificationOutput ClassificationRequestOutput EmbeddingOutput EmbeddingRequestOutput "

@@ -1,0 +1,1 @@
+"""Package at the path that vLLM has."""
