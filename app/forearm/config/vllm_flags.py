@@ -163,7 +163,7 @@ FLAGS |= {
         1,
         "weights come from safetensors, GGUF or pytorch_model.bin, whichever the model has",
         "--load-format",
-        *("auto", "safetensors", "gguf", "pt"),
+        *("auto", "safetensors", "gguf", "pt", "hf", "mistral"),
     ),
     **_rows(1, "log-probabilities are those of the raw logits", "--logprobs-mode", "raw_logprobs"),
     **_rows(1, "every token is sent at once", "--stream-interval", "1"),

@@ -300,6 +300,7 @@ def test_matryoshka_is_as_the_files_or_the_flags_say(tmp_path: Path) -> None:
     assert plan(tmp_path, hf_overrides={"is_matryoshka": True}).dimensions is None
     assert plan(tmp_path, hf_overrides={"matryoshka_dimensions": [64, 128]}).dimensions == (64, 128)
     assert plan(tmp_path, pooler_config={"dimensions": 64}).default_dimensions == 64
+    assert plan(tmp_path, pooler_config={"task": "token_embed"}) == plan(tmp_path)  # as in vLLM's PoolerConfig
 
 
 @pytest.mark.parametrize(
@@ -314,6 +315,7 @@ def test_matryoshka_is_as_the_files_or_the_flags_say(tmp_path: Path) -> None:
         (LLAMA, None, {"runner": "pooling", "pooler_config": {"pooling_type": "STEP"}}, "pooling_type is 'STEP'"),
         (LLAMA, None, {"runner": "pooling", "pooler_config": {"normalize": "yes"}}, "normalize is 'yes'"),
         (LLAMA, None, {"runner": "pooling", "pooler_config": {"dimensions": 0}}, "dimensions is 0"),
+        (LLAMA, None, {"runner": "pooling", "pooler_config": {"task": "classify"}}, "supports embed and token_embed"),
         (LLAMA, None, {"runner": "pooling", "pooler_config": {"logit_bias": 1}}, "logit_bias is not supported"),
         (LLAMA, None, {"hf_overrides": {"hidden_size": 3}}, "hidden_size can't be changed"),
         (LLAMA | {"matryoshka_dimensions": 5}, None, {"runner": "pooling"}, "matryoshka_dimensions"),

@@ -239,8 +239,12 @@ def _configured(plan: PoolingPlan, config: Mapping[str, Any]) -> PoolingPlan:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigError(f"--pooler-config: dimensions is {value!r}; it must be a whole number from 1 on")
             plan = replace(plan, default_dimensions=value)
+        elif name == "task":  # a request chooses among the tasks; in vLLM this setting does
+            if value is not None and value not in plan.tasks:
+                raise ConfigError(f"--pooler-config: task is {value!r}; this model supports {' and '.join(plan.tasks)}")
         else:
-            raise ConfigError(f"--pooler-config: {name} is not supported; write pooling_type, normalize or dimensions")
+            keys = "pooling_type, normalize, dimensions or task"
+            raise ConfigError(f"--pooler-config: {name} is not supported; write {keys}")
     return plan
 
 
