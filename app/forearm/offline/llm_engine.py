@@ -38,7 +38,7 @@ class LLMEngine:
     """
 
     def __init__(self, llm: LLM) -> None:
-        """Raises: InvalidRequest if the model generates no text."""
+        """Take over a loaded model. Raises: InvalidRequest if it generates no text."""
         self._llm = llm
         self._added: dict[str, _Added] = {}
         self._leaving = ExitStack()
