@@ -35,6 +35,9 @@ def taken() -> set[str]:
         (["model.gguf", "-np", "4"], "unknown flag -np, .*; write --max-num-seqs"),
         (["--ctx-size=4096"], "unknown flag --ctx-size, .*; write --max-model-len"),
         (["--ctx_size", "4096"], "unknown flag --ctx-size, .*; write --max-model-len"),
+        (["--swa-full"], "unknown flag --swa-full, .*; leave it out"),
+        (["-kvu"], "unknown flag -kvu, .*; leave it out: all sequences share one KV cache"),
+        (["--draft-max", "8"], "unknown flag --draft-max, .*; write --spec-tokens"),
         (["-t", "8"], "unknown flag -t, .*; set the variable OMP_NUM_THREADS"),  # not -tp
     ],
 )

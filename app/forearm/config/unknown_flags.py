@@ -65,6 +65,10 @@ _ROWS: dict[str, str] = {
     "-mm --mmproj -mmu --mmproj-url --no-mmproj": _TEXT,
     "--slots --no-slots --props --slot-save-path": "leave it out: there are no slots to see or to save",
     "--context-shift --no-context-shift --keep": "leave it out: an answer stops at the end of the context",
+    "--swa-full": "leave it out: layers with a window keep its keys alone, and prefixes are shared all the same",
+    "--cache-reuse": "leave it out: prompts share what they begin with, and nothing behind a difference",
+    "-kvu --kv-unified": "leave it out: all sequences share one KV cache",
+    "--draft --draft-n --draft-max": "write --spec-tokens",
     "--warmup --no-warmup": "leave it out: nothing is compiled at the first request",
 }
 REMEDIES: dict[str, str] = {flag: remedy for flags, remedy in _ROWS.items() for flag in flags.split()}

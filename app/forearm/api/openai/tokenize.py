@@ -45,7 +45,7 @@ async def detokenize(body: DetokenizeBody, model: AppModel, prompts: AppPrompts)
 async def _text(body: TokenizeRequest, prompts: PromptRenderer) -> str:
     """Return the text to tokenize: the prompt, or the rendered messages. Raises: InvalidRequest."""
     if (body.prompt is None) == (body.messages is None):
-        raise InvalidRequest("give either prompt or messages", "prompt")
+        raise InvalidRequest("give either prompt, a text, or messages", "prompt")
     if body.messages is None:
         return body.prompt or ""
     return await prompts.render(
