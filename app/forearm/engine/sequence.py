@@ -172,7 +172,7 @@ class Sequence:
     state       slot of the states that layers keep of it; None: it is not running, or the model has no states
     kept        position of the last copy of its states in the prefix cache; 0: none
     shared      end of the cached blocks that its tokens began with, though no copy of states was there; 0: none
-    passing     block of the copy that its next one replaces while it decodes
+    passing     number of the block with the copy that its next one replaces while it decodes
     saved       slot of its states before the drafts of the present step; None: it has none, or no states
     verified    end of the tokens that were computed before states were taken back; those after `computed` are again
     digests     of the full blocks of `tokens`, as far as they have been needed

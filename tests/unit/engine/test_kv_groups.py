@@ -8,44 +8,72 @@ import pytest
 from tests.unit.engine.test_blocks import known, sequence
 
 from forearm.engine.cache.blocks import BlockPool
+from forearm.engine.cache.digests import window_of
 from forearm.engine.cache.kv_groups import BLOCK_TOKENS, ONE_GROUP, KvGroups, blocks_for
-from forearm.engine.sequence import Sequence
+from forearm.engine.cache.prefix_cache import StateSlots
+from forearm.engine.sequence import Sequence, Slice
 
-STEP = 70
+STEP, RUNNING = 70, 100
 GROUPS = KvGroups(whole=2, windowed=3, reach=100, held=blocks_for(100 + 64 + STEP) + 1)
 ALL_WINDOWED = KvGroups(whole=0, windowed=1, reach=100, held=GROUPS.held)
 
 
 class Cache:
-    """A pool, and what was written to each block last: its group, and the tokens up to each of its positions."""
+    """A pool, and what was written to each block last: its group, and the tokens up to each of its positions; and to
+    each slot for states: the tokens before it.
 
-    def __init__(self, count: int, groups: KvGroups = GROUPS) -> None:
-        self.pool = BlockPool(count, groups=groups)
+    kept: slots for copies of states; None: layers keep none
+    """
+
+    def __init__(self, count: int, groups: KvGroups = GROUPS, kept: int | None = None) -> None:
+        self.slots: dict[int, tuple[int, ...]] = {}
+        states = None if kept is None else StateSlots(RUNNING, kept, self._copy)
+        self.pool = BlockPool(count, states, groups)
         self.written: dict[int, tuple[int, list[tuple[int, ...]]]] = {}
 
-    def step(self, one: Sequence, tokens: int) -> bool:
-        """Compute tokens as a step does. Returns: whether there was room. Raises: AssertionError for a wrong read."""
-        start = one.computed
-        if not self.pool.grow(one, tokens):
+    def step(self, one: Sequence, tokens: int, wrong: int = 0) -> bool:
+        """Compute tokens as a step does, and so many wrong drafts behind them. Returns: whether there was room.
+
+        Raises: AssertionError for a wrong read.
+        """
+        start, end = one.computed, one.computed + tokens
+        if not self.pool.grow(one, tokens + wrong):
             return False
-        for position in range(start, start + tokens):
-            self._write(one, position)
-        one.computed += tokens
+        if wrong and not self.pool.save(one):
+            wrong = 0
+        self._write(one, start, (*one.tokens[:end], *[99] * wrong))
+        one.computed = end
         self._read(one, start)
+        if one.saved is not None:
+            self.pool.settle(Slice(one, start, end, samples=True, scores=range(0), drafts=(99,) * wrong), 0)
         self.pool.publish(one, start)
         self._read(one, one.computed)
         self.pool.trim(one)
         return True
 
-    def _write(self, one: Sequence, position: int) -> None:
+    def _copy(self, slot: int, target: int) -> None:
+        self.slots[target] = self.slots.get(slot, ())
+
+    def _write(self, one: Sequence, start: int, tokens: tuple[int, ...]) -> None:
+        if self.pool.states is not None:
+            assert one.state is not None
+            before = self.slots[one.state] if start else ()
+            assert before == tokens[:start], "states are those of the tokens before"
+            self.slots[one.state] = tokens
+        for position in range(start, len(tokens)):
+            self._write_keys(one, position, tokens[: position + 1])
+
+    def _write_keys(self, one: Sequence, position: int, tokens: tuple[int, ...]) -> None:
         number, at = divmod(position, BLOCK_TOKENS)
         for group, table in enumerate(one.tables):
             if at == 0:
                 self.written[table[number]] = (group, [])
             whose, rows = self.written[table[number]]
             assert whose == group
+            if self.pool.states is not None:
+                del rows[at:]  # they were taken back with the states
             assert len(rows) == at, "a block is written from its beginning, by one sequence"
-            rows.append(tuple(one.tokens[: position + 1]))
+            rows.append(tokens)
 
     def _read(self, one: Sequence, position: int) -> None:
         """Read what a query at `position` or later, below the computed tokens, sees."""
@@ -58,11 +86,16 @@ class Cache:
 
 
 @pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("kept", [None, 1, 5, 40], ids=["no states", "1 copy", "5 copies", "40 copies"])
 @pytest.mark.parametrize(("groups", "count"), [(GROUPS, 130), (ALL_WINDOWED, 20)], ids=["some", "all"])
-def test_sequences_read_their_own_tokens_and_no_block_is_lost(groups: KvGroups, count: int, seed: int) -> None:
-    """Sequences with common beginnings come, grow, are preempted and end, in a cache that is mostly short of blocks."""
+def test_sequences_read_their_own_tokens_and_no_block_is_lost(
+    groups: KvGroups, count: int, kept: int | None, seed: int
+) -> None:
+    """Sequences with common beginnings come, grow, are preempted and end, in a cache that is mostly short of blocks;
+    drafts are taken back where there are states.
+    """
     dice = random.Random(seed)
-    cache, running = Cache(count, groups), list[Sequence]()
+    cache, running = Cache(count, groups, kept), list[Sequence]()
     prompts = [[dice.randrange(3) for _ in range(dice.choice((40, 300, 500)))] for _ in range(3)]
     adopted = refused = 0
     for _ in range(250):
@@ -70,7 +103,8 @@ def test_sequences_read_their_own_tokens_and_no_block_is_lost(groups: KvGroups, 
         if act < 0.25 or not running:
             prompt = dice.choice(prompts)
             one = sequence([*prompt[: dice.randrange(1, len(prompt))], 9, dice.randrange(50)])
-            adopted += cache.pool.adopt(one)
+            if kept is None:
+                adopted += cache.pool.adopt(one)
             running.append(one)
         elif act < 0.8:
             one = dice.choice(running)
@@ -78,7 +112,12 @@ def test_sequences_read_their_own_tokens_and_no_block_is_lost(groups: KvGroups, 
                 one.append(dice.randrange(50))
             if one.pending > BLOCK_TOKENS:
                 adopted += cache.pool.adopt(one)
-            refused += not cache.step(one, dice.randrange(1, min(STEP, one.pending) + 1))
+            tokens = cache.pool.cut(one, dice.randrange(1, min(STEP, one.pending) + 1))
+            wrong = dice.choice((0, 0, 3)) if kept and tokens == one.pending else 0
+            if not cache.step(one, tokens, wrong):
+                refused += 1
+                if one.state is None:  # it does not run, so that its copy of states may go
+                    cache.pool.release(one)
         elif act < 0.9:
             cache.pool.release(dice.choice(running))
         elif act < 0.97:
@@ -88,7 +127,7 @@ def test_sequences_read_their_own_tokens_and_no_block_is_lost(groups: KvGroups, 
             cache.pool.release(one)
         else:
             cache.pool.forget_prefixes()
-    assert adopted
+    assert adopted or kept == 1
     assert refused
 
     for one in running:
@@ -96,9 +135,10 @@ def test_sequences_read_their_own_tokens_and_no_block_is_lost(groups: KvGroups, 
     assert cache.pool.available == count
 
 
+@pytest.mark.parametrize("kept", [None, 2], ids=["no states", "states"])
 @pytest.mark.parametrize("groups", [GROUPS, ALL_WINDOWED], ids=["some", "all"])
-def test_a_long_sequence_keeps_the_blocks_of_its_window_alone(groups: KvGroups) -> None:
-    cache, one = Cache(groups.blocks(1600), groups), sequence([1] * 1600)
+def test_a_long_sequence_keeps_the_blocks_of_its_window_alone(groups: KvGroups, kept: int | None) -> None:
+    cache, one = Cache(groups.blocks(1600), groups, kept), sequence([1] * 1600)
     most = 0
     while one.pending:
         assert cache.step(one, min(STEP, one.pending))
@@ -122,6 +162,26 @@ def test_a_prefix_is_found_where_its_window_is_known() -> None:
 
     assert known(cache.pool, [*range(50)] * 4) == 0
     assert known(cache.pool, [*range(50)] * 12) == 576
+
+
+@pytest.mark.parametrize("groups", [GROUPS, ALL_WINDOWED], ids=["some", "all"])
+def test_a_sequence_goes_on_where_states_and_their_window_are_known(groups: KvGroups) -> None:
+    """Steps end with blocks 2, 4 and so on, where states are copied; the last one takes the first one's slot."""
+    cache, one = Cache(groups.blocks(640) + 40, groups, 8), sequence([*range(50)] * 12)
+    while one.pending:
+        assert cache.step(one, min(64, one.pending))
+    cache.pool.release(one)
+    prompts = [[*range(50)] * 12, [*range(50)] * 10, [*range(50)] * 2]
+    assert [known(cache.pool, prompt) for prompt in prompts] == [576, 448, 0]
+
+    cache.pool._units.forget(window_of(one.digests[17]))
+    assert [known(cache.pool, prompt) for prompt in prompts] == [512, 448, 0]
+    again = sequence(prompts[0])
+    assert cache.pool.adopt(again) == 512
+    while again.pending:
+        assert cache.step(again, cache.pool.cut(again, min(64, again.pending)))
+    cache.pool.release(again)
+    assert known(cache.pool, prompts[0]) == 576
 
 
 def test_a_prefix_of_windows_alone_is_found_where_the_last_one_is_known() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from hashlib import sha256
 
+from forearm.engine.cache.digests import digest_of, next_digest, window_of
 from forearm.engine.cache.kept_states import kept_ends, system_end
 from forearm.engine.cache.kv_groups import BLOCK_TOKENS, ONE_GROUP, KvGroups, blocks_for
 from forearm.engine.cache.prefix_cache import StateSlots
@@ -27,7 +27,8 @@ class BlockPool:
 
     A sequence has a block in each group of layers (KvGroups) for 32 tokens: one unit of its whole groups and one of its
     windowed groups, where there are some. It drops a windowed unit when no later token sees it. It can go on after a
-    prefix only if the windowed units that are seen from there are known.
+    prefix only if the windowed units that are seen from there are known. Where there are states, too, those that are
+    seen from their copies alone become known: no sequence goes on elsewhere.
 
     drafted  by block: the number of its positions for which a draft model has keys and values
     states   None: the model's layers keep none
@@ -129,7 +130,7 @@ class BlockPool:
     def forget(self, sequence: Sequence) -> None:
         """Remove the sequence's blocks from the prefix cache. Unused ones become free; the first is allocated next."""
         for digest in reversed(sequence.digests):
-            self._units.forget(_windowed(digest))
+            self._units.forget(window_of(digest))
             self._units.forget(digest)
 
     def forget_prefixes(self) -> None:
@@ -143,29 +144,22 @@ class BlockPool:
         because its logits are wanted; so are prompt positions whose log-probabilities are wanted. The last shared block
         has a copy of states where layers keep some, and its window is known where layers have one.
         """
-        before, first, groups, known = sequence.computed, len(sequence.blocks), self.groups, 0
-        while digest := self.next_digest(sequence, known):
-            if groups.whole and self._units.find(digest) is None:
-                break
-            known += 1
-        known = self._with_windows(sequence, known)
-        sequence.computed += known * BLOCK_TOKENS
+        before, first, groups = sequence.computed, len(sequence.blocks), self.groups
+        known = first + self._known(sequence)
+        end = self._going_on(sequence, known)
+        sequence.computed += (end - first) * BLOCK_TOKENS
         seen = groups.first_seen(sequence.computed)
-        for i in range(first, first + known):
+        for i in range(first, end):
             digest = sequence.digests[i]
             whole = self._units.share(digest) if groups.whole else ()
-            windowed = self._units.share(_windowed(digest)) if groups.windowed and i >= seen else (0,) * groups.windowed
+            windowed = self._units.share(window_of(digest)) if groups.windowed and i >= seen else (0,) * groups.windowed
             self._append(sequence, whole + windowed)
         self._pass(sequence, first)
-        if self.states is None or sequence.computed == before:
-            return sequence.computed - before
-        sequence.shared = sequence.computed
-        while len(sequence.blocks) > first and sequence.blocks[-1] not in self.states:
-            self._pop(sequence)
-            sequence.computed -= BLOCK_TOKENS
-        if sequence.computed > before:
+        if known > first:
+            sequence.shared = known * BLOCK_TOKENS
+        if end > first:
             sequence.kept = sequence.computed
-            if sequence.state is not None:  # a sequence that does not run yet gets the copy with its slot
+            if self.states and sequence.state is not None:  # one that does not run yet gets the copy with its slot
                 self.states.restore(sequence.blocks[-1], sequence.state)
         return sequence.computed - before
 
@@ -185,26 +179,14 @@ class BlockPool:
 
         coming: the digests that `coming_digests` returned for them.
         """
-        digest = self.next_digest(sequence)
-        if self.states is None or self._units.find(digest) is None:
+        digest = next_digest(sequence)
+        if self.states is None or self._find(digest) is None:
             return digest in coming
         # What it lacks is a copy of states.
         return any(
-            at - sequence.kept >= CUT_TOKENS and self._digest(sequence, at // BLOCK_TOKENS - 1) in coming
+            at - sequence.kept >= CUT_TOKENS and digest_of(sequence, at // BLOCK_TOKENS - 1) in coming
             for at in (sequence.shared, system_end(sequence))
         )
-
-    def next_digest(self, sequence: Sequence, ahead: int = 0) -> bytes:
-        """Return the digest of the next block, or of the one so many behind it; empty: it could not be adopted."""
-        if not sequence.request.root:
-            return b""
-        last = len(sequence.tokens) - 1
-        if sequence.to_score:
-            last = len(sequence.request.prompt_logprobs) - 1
-        block = len(sequence.blocks) + ahead
-        if sequence.computed != len(sequence.blocks) * BLOCK_TOKENS or (block + 1) * BLOCK_TOKENS > last:
-            return b""
-        return self._digest(sequence, block)
 
     def coming_digests(self, sequence: Sequence, tokens: int) -> list[bytes]:
         """Return the digests of the blocks that become full when `tokens` more tokens are computed, and of the blocks
@@ -213,10 +195,10 @@ class BlockPool:
         if not sequence.request.root:
             return []
         first, end = sequence.computed // BLOCK_TOKENS, (sequence.computed + tokens) // BLOCK_TOKENS
-        found = [self._digest(sequence, i) for i in range(first, end)]
+        found = [digest_of(sequence, i) for i in range(first, end)]
         if self.states is not None:
             ends = (at for at in (sequence.shared, system_end(sequence)) if at > sequence.computed)
-            found += [self._digest(sequence, at // BLOCK_TOKENS - 1) for at in ends]
+            found += [digest_of(sequence, at // BLOCK_TOKENS - 1) for at in ends]
         return found
 
     def publish(self, sequence: Sequence, start: int) -> None:
@@ -227,43 +209,78 @@ class BlockPool:
         """
         if not sequence.request.root:
             return
-        for i in range(start // BLOCK_TOKENS, sequence.computed // BLOCK_TOKENS):
-            digest = self._digest(sequence, i)
+        first, full = start // BLOCK_TOKENS, sequence.computed // BLOCK_TOKENS
+        for i in range(first, full):
+            digest = digest_of(sequence, i)
             if self.groups.whole:
                 self._put(sequence, i, 0, self._units.publish(digest, sequence.blocks[i]))
-            if self.groups.windowed:
-                table = sequence.tables[self.groups.whole]
-                self._put(sequence, i, self.groups.whole, self._units.publish(_windowed(digest), table[i]))
-        states, at = self.states, sequence.computed
-        if states is None or at <= start or at % BLOCK_TOKENS:
-            return
-        # Copy the sequence's states, which are those at the end of a full block, if the policy wants them there.
+        if self.states is None:
+            self._publish_windowed(sequence, first)
+        elif start < sequence.computed == full * BLOCK_TOKENS:
+            self._copy_states(sequence, self.states)
+
+    def _copy_states(self, sequence: Sequence, states: StateSlots) -> None:
+        """Copy the states at the end of the last full block, if the policy wants them there, and publish its window."""
         assert sequence.state is not None
-        last, decodes = sequence.blocks[at // BLOCK_TOKENS - 1], len(sequence.prompt) <= at < len(sequence.tokens)
-        if last in states:
-            states.touch(last)
-            sequence.kept = at
+        block = (at := sequence.computed) // BLOCK_TOKENS - 1
+        decodes = len(sequence.prompt) <= at < len(sequence.tokens)
+        evict = decodes or (at in kept_ends(sequence) and at - sequence.kept >= CUT_TOKENS)
+        copied = self._is_copied(sequence, block)
+        if not copied and not states.has_room(evict=evict):
+            return
+        self._publish_windowed(sequence, self.groups.first_seen(at))
+        sequence.kept = at
+        if copied:
+            states.touch(sequence.blocks[block])
             return
         if decodes and sequence.passing is not None:
-            states.drop(sequence.passing)
-        planned = at in kept_ends(sequence) and at - sequence.kept >= CUT_TOKENS
-        if states.keep(last, sequence.state, evict=decodes or planned):
-            sequence.kept = at
-            sequence.passing = last if decodes else None
+            states.drop(self._find(sequence.digests[sequence.passing]))
+        states.keep(sequence.blocks[block], sequence.state)
+        sequence.passing = block if decodes else None
 
-    def _with_windows(self, sequence: Sequence, known: int) -> int:
-        """Return how many of the next `known` blocks, which are known in the whole groups, can be adopted: the windowed
-        units that are seen behind the last of them are known, too.
+    def _publish_windowed(self, sequence: Sequence, first: int) -> None:
+        """Add the windowed units of the full blocks from number `first` on to the prefix cache."""
+        group = self.groups.whole
+        for i in range(first, sequence.computed // BLOCK_TOKENS if self.groups.windowed else 0):
+            unit = self._units.publish(window_of(sequence.digests[i]), sequence.tables[group][i])
+            self._put(sequence, i, group, unit)
+
+    def _find(self, digest: bytes) -> int | None:
+        """Return the unit with this digest, by which copies of states are found; None: none is known."""
+        return self._units.find(digest if self.groups.whole else window_of(digest))
+
+    def _known(self, sequence: Sequence) -> int:
+        """Count the next blocks that are known; of windows alone, which keep no others: those up to the last one."""
+        count = known = 0
+        while digest := next_digest(sequence, count):
+            count += 1
+            if self._find(digest) is not None:
+                known = count
+            elif self.groups.whole:
+                break
+        return known
+
+    def _is_copied(self, sequence: Sequence, block: int) -> bool:
+        """Return whether the prefix cache has a copy of states for the end of the sequence's block number `block`."""
+        return self.states is not None and self._find(sequence.digests[block]) in self.states
+
+    def _going_on(self, sequence: Sequence, end: int) -> int:
+        """Return after how many blocks, at most `end`, the sequence can go on: a copy of states is there, and the
+        windowed units that are seen from there are known.
         """
         first = len(sequence.blocks)
-        end, lacking = first + known, self.groups.windowed > 0
-        while lacking and end > first:
-            seen, lacking = self.groups.first_seen(end * BLOCK_TOKENS), False
+        while end > first:
+            if self.states is not None and not self._is_copied(sequence, end - 1):
+                end -= 1
+                continue
+            seen = self.groups.first_seen(end * BLOCK_TOKENS) if self.groups.windowed else end
             for i in range(end - 1, max(seen, first) - 1, -1):
-                if self._units.find(_windowed(sequence.digests[i])) is None:
-                    end, lacking = i, True
+                if self._units.find(window_of(sequence.digests[i])) is None:
+                    end = i
                     break
-        return end - first
+            else:
+                return end
+        return first
 
     def _pass(self, sequence: Sequence, own: int) -> None:
         """Drop the windowed units, among the first `own` of the sequence, that no later token sees."""
@@ -300,20 +317,3 @@ class BlockPool:
         self._units.drop(tables[0][at])
         for table in tables:
             table[at] = 0
-
-    def _digest(self, sequence: Sequence, block: int) -> bytes:
-        """Return the digest of the sequence's full block number `block`, and extend its chain as far as needed.
-
-        A block's digest is the hash of its parent's and of its tokens, int32. The hash is cryptographic: an attacker
-        who could make two prompts collide would read another client's context.
-        """
-        for i in range(len(sequence.digests), block + 1):
-            parent = sequence.digests[i - 1] if i else sequence.request.root
-            tokens = sequence.tokens[i * BLOCK_TOKENS : (i + 1) * BLOCK_TOKENS]
-            sequence.digests.append(sha256(parent + tokens.tobytes()).digest())
-        return sequence.digests[block]
-
-
-def _windowed(digest: bytes) -> bytes:
-    """Return the digest of a block's unit of windowed groups."""
-    return digest + b"windowed"

@@ -33,10 +33,11 @@ class KvGroups:
         context is so long that a window leaves blocks behind.
         """
         windowed = sum(reach > 0 for reach in reaches)
-        held = blocks_for(max(reaches) + _PAIR_TOKENS + step_tokens) + 1
+        reach = max(2, *reaches)  # the last full block is seen from behind it: states may be kept there
+        held = blocks_for(reach + _PAIR_TOKENS + step_tokens) + 1
         if not windowed or held >= blocks_for(max_model_len):
             return cls()
-        return cls(len(reaches) - windowed, windowed, max(reaches), held)
+        return cls(len(reaches) - windowed, windowed, reach, held)
 
     @property
     def count(self) -> int:

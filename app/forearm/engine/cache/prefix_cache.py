@@ -34,7 +34,7 @@ class StateSlots:
         self._free = list(range(sequences + kept - 1, sequences - 1, -1))
         self._slot_of: OrderedDict[int, int] = OrderedDict()  # by block, the least recently used first
 
-    def __contains__(self, block: int) -> bool:
+    def __contains__(self, block: int | None) -> bool:
         return block in self._slot_of
 
     def take(self) -> int:
@@ -53,16 +53,15 @@ class StateSlots:
         """Free a slot that `take` or `save` returned."""
         self._unused.append(slot)
 
-    def keep(self, block: int, slot: int, *, evict: bool) -> bool:
-        """Copy the states in `slot`, which are those at the end of `block`. evict: if no slot is free, the oldest
-        copy's; else nothing is kept. Returns: whether it is kept.
-        """
-        if not self.kept or not (self._free or evict):
-            return False
+    def has_room(self, *, evict: bool) -> bool:
+        """Return whether a copy more can be kept. evict: in place of the oldest one, if no slot is free."""
+        return len(self._free) > 0 or (evict and self.kept > 0)
+
+    def keep(self, block: int, slot: int) -> None:
+        """Copy the states in `slot`, which are those at the end of `block`. There must be room (has_room)."""
         target = self._free.pop() if self._free else self._slot_of.popitem(last=False)[1]
         self._copy(slot, target)
         self._slot_of[block] = target
-        return True
 
     def restore(self, block: int, slot: int) -> None:
         """Copy the states kept at the end of `block` to `slot`."""
@@ -73,9 +72,9 @@ class StateSlots:
         """Mark the copy at the end of `block` as used most recently."""
         self._slot_of.move_to_end(block)
 
-    def drop(self, block: int) -> None:
+    def drop(self, block: int | None) -> None:
         """Free the slot of the copy at the end of `block`, if there is one."""
-        if block in self._slot_of:
+        if block is not None and block in self._slot_of:
             self._free.append(self._slot_of.pop(block))
 
 

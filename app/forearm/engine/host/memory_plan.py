@@ -151,7 +151,7 @@ def cache_of(
     if not state_bytes or checkpoint.config.pooled or not config.enable_prefix_caching:
         return blocks, 0
     room = memory.available_bytes - kv_memory.kept_free_bytes(config, memory) - needed
-    spare = min(room, kv_memory.kv_bytes_asked(config) or room) - blocks_for(length) * block_bytes
+    spare = min(room, kv_memory.kv_bytes_asked(config) or room) - groups.blocks(length) * block_bytes
     kept = min(blocks * block_bytes // _STATES_SHARE, spare) // state_bytes
     kept = min(kept, max(_FEW_STATES, _STATES_PER_SEQUENCE * config.max_num_seqs))
     if asked is not None and asked * state_bytes > spare:
