@@ -100,7 +100,7 @@ void Compressor::store_entry(size_t layer, const Numbers& numbers, int64_t row) 
   angles_at(rope, position + 1 - k.ratio, cosines, sines);
   step_.kernel.rope({x + numbers.dim - 2 * pairs, 0, 1, 1, 2 * pairs, 2 * pairs, cosines, sines, rope.interleaved});
   const KvCache cache = numbers.index ? kv_.index(layer) : kv_.entries(layer);
-  const int64_t slot = s.slots[row];
+  const int64_t slot = step_.slots(kv_.entry_group(layer))[row];
   const auto place = static_cast<int32_t>(slot - slot % kBlockTokens + slot % kBlockTokens / k.ratio);
   step_.kernel.write_kv({cache, x, nullptr, 0, 1, numbers.dim, 0, &place});
 }

@@ -30,7 +30,7 @@ size_t first_alike(const Config& c, size_t layer) {
 KvBlocks::KvBlocks(const Config& c, DType dtype, const Ranks& ranks, bool grouped)
     : dtype_(checked(dtype)),
       ranks_(ranks),
-      groups_(grouped ? kv_groups(c, dtype) : KvGroups{{0}, std::vector<size_t>(c.layers.size())}),
+      groups_(grouped ? kv_groups(c, dtype) : one_group(c)),
       group_bytes_(groups_.reach.size(), std::vector<int64_t>(static_cast<size_t>(ranks.count()))),
       rank_bytes_(static_cast<size_t>(ranks.count())),
       rank_at_(static_cast<size_t>(ranks.count())) {
@@ -53,13 +53,12 @@ KvBlocks::KvBlocks(const Config& c, DType dtype, const Ranks& ranks, bool groupe
       add_cache(keys_of(blocks ? attention->blocks->head_dim : latent->indexer->head_dim), mean > 0,
                 mean ? (kBlockTokens + mean - 1) / mean : kBlockTokens);
     const auto* compressed = c.layers[i].mixer_as<CompressedKind>();
-    const int64_t ratio = compressed ? compressed->ratio : 0;
-    const int64_t keys = ratio ? (kBlockTokens + ratio - 1) / ratio : 0;
-    entry_place_.push_back(ratio ? caches_.size() : 0);
-    if (ratio) add_cache(keys_of(c.head_dim), true, keys);
-    if (!ratio || !compressed->chosen) continue;
+    const int64_t entries = compressed ? entries_of_block(*compressed) : 0;
+    entry_place_.push_back(entries ? caches_.size() : 0);
+    if (entries) add_cache(keys_of(c.head_dim), true, entries, groups_.entry_of[i]);
+    if (!entries || !compressed->chosen) continue;
     index_place_.back() = caches_.size();
-    add_cache(keys_of(compressed->index_dim), true, keys);
+    add_cache(keys_of(compressed->index_dim), true, entries, groups_.entry_of[i]);
   }
   // Blocks count tokens; a model without attention has some for nothing.
   if (caches_.empty()) add_cache({c.heads, c.kv_heads, c.head_dim, true, true, 0}, false);

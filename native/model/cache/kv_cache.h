@@ -6,7 +6,7 @@
 // token that it stands for, and the keys that entries are chosen by.
 //
 // Where layers are in several groups (KvGroups), a block is a page of one of them, and all layers of a group have their
-// keys and values in it. Else each layer has its blocks next to each other.
+// keys and values, or their entries, in it. Else each layer has its blocks next to each other.
 //
 // Each rank has its own kv heads, whose memory begins at a huge page. A head's part of a block can be as small as 2 kB
 // (64 values of 8 bits), so a page with all heads would mix the heads of several ranks.
@@ -41,6 +41,8 @@ class KvBlocks {
   int64_t groups() const { return static_cast<int64_t>(groups_.reach.size()); }
   // The group that a layer's keys and values are in.
   int64_t group(size_t layer) const { return static_cast<int64_t>(groups_.of[layer]); }
+  // And its entries, and the keys that they are chosen by.
+  int64_t entry_group(size_t layer) const { return static_cast<int64_t>(groups_.entry_of[layer]); }
   // Of a layer's values.
   int64_t padded_value_dim(size_t layer) const { return cache_of(layer).value_dim(); }
   // Of the layer with the largest heads.

@@ -176,7 +176,7 @@ void Attention::finish_heads(size_t layer, Range rows, Range query, Range kv) {
   for (int64_t h = kv.begin; h < kv.end; ++h)
     step_.kernel.write_kv({kv_.layer(static_cast<int64_t>(layer), h), qkv_at(rows.begin, s.at.key + h * dim),
                            qkv_at(rows.begin, s.at.value + h * width), step_.scratch.mixer_in.stride, rows.size(), dim,
-                           h, step_.scratch.slots + kv_.group(layer) * step_.batch().tokens + rows.begin});
+                           h, step_.slots(kv_.group(layer)) + rows.begin});
 }
 
 void Attention::clip(Range rows, int64_t column, int64_t columns) {

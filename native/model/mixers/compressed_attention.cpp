@@ -179,7 +179,7 @@ void CompressedAttention::store_keys(const StepWalk& w, size_t layer) const {
   normalize(at, c.head_dim, norms.k, part_of(in, 0, at));
   rotate(k.rope, floats_at(in, rows.begin, at), in.stride, rows.begin, rows.size(), 1, c.head_dim);
   step_.kernel.write_kv({kv_.layer(static_cast<int64_t>(layer), 0), floats_at(in, rows.begin, at), nullptr, in.stride,
-                         rows.size(), c.head_dim, 0, step_.scratch.slots + rows.begin});
+                         rows.size(), c.head_dim, 0, step_.slots(kv_.group(layer)) + rows.begin});
 }
 
 // Rotates the last numbers of heads of `dim` numbers, of rows from `row` on; x: the first head of the first row.
@@ -255,7 +255,7 @@ void CompressedAttention::score(int member, size_t layer, const LongRow* rows, i
                   .first_block = rows->first_block,
                   .entries = end,
                   .chosen = false};
-  const KvCache keys = gather(member, kv_.index(layer), item, k, {begin, end});
+  const KvCache keys = gather(member, kv_.index(layer), item, layer, {begin, end});
   for (int64_t i = 0; i < count; ++i) {
     const int64_t own = std::min(end, rows[i].entries) - begin;
     if (own <= 0) continue;
@@ -266,19 +266,20 @@ void CompressedAttention::score(int member, size_t layer, const LongRow* rows, i
 }
 
 // Packs entries of the item's, at most kChunkTokens, as keys of the member's own, counted from 0.
-KvCache CompressedAttention::gather(int member, const KvCache& from, const Item& item, const CompressedKind& k,
+KvCache CompressedAttention::gather(int member, const KvCache& from, const Item& item, size_t layer,
                                     Range entries) const {
   const Scratch& s = step_.scratch;
+  const int32_t* blocks = step_.batch().table(kv_.entry_group(layer)) + item.first_block;
   int32_t places[kChunkTokens];
   const int32_t* chosen = item.chosen ? s.chosen_keys(item.row) : nullptr;
   for (int64_t i = entries.begin; i < entries.end; ++i)
-    places[i - entries.begin] = entry_place(chosen ? chosen[i] : i, k.ratio);
+    places[i - entries.begin] = entry_place(chosen ? chosen[i] : i, kind(layer).ratio);
   KvCache own = from;
   own.by_token = false;
   own.block_keys = kBlockTokens;
   own.keys = s.gathered(member);
   own.block_bytes = own.head_bytes = kv_head_bytes(own.dtype, own.head_dim);
-  step_.kernel.gather_keys({from, own, step_.batch().block + item.first_block, 0, places, 0, entries.size()});
+  step_.kernel.gather_keys({from, own, blocks, 0, places, 0, entries.size()});
   return own;
 }
 
@@ -298,7 +299,7 @@ void CompressedAttention::attend_item(int member, size_t layer, const Item& item
   turn_queries(layer, item);
   AttendTask task{};
   task.cache = kv_.layer(static_cast<int64_t>(layer), 0);
-  task.blocks = step_.batch().block + item.first_block;
+  task.blocks = step_.batch().table(kv_.group(layer)) + item.first_block;
   task.q = floats_at(s.queries, item.row, item.head * c.head_dim);
   task.q_stride = s.queries.stride;
   task.head_dim = c.head_dim;
@@ -326,7 +327,7 @@ void CompressedAttention::attend_item(int member, size_t layer, const Item& item
   task.window = 0;
   for (int64_t begin = 0; begin < item.entries; begin += kChunkTokens) {
     const Range entries{begin, std::min(begin + kChunkTokens, item.entries)};
-    task.cache = gather(member, kv_.entries(layer), item, k, entries);
+    task.cache = gather(member, kv_.entries(layer), item, layer, entries);
     task.blocks = s.gathered_blocks;
     task.keys = entries.size();
     attend_chunk(0);

@@ -49,7 +49,7 @@ class CompressedAttention {
   struct Item {
     int64_t row, tokens, out_row;
     int64_t position;     // of the first token
-    int64_t first_block;  // index into Batch::block of the sequence's blocks
+    int64_t first_block;  // index into Batch::table of the sequence's blocks
     int64_t entries;      // that are complete
     bool chosen;          // for the one row of the item
     int64_t head = 0, heads = 0;
@@ -79,7 +79,7 @@ class CompressedAttention {
   void attend_item(int member, size_t layer, const Item& item) const;
   void turn_queries(size_t layer, const Item& item) const;
   void turn_back(size_t layer, const Item& item, const Operand& out) const;
-  KvCache gather(int member, const KvCache& from, const Item& item, const CompressedKind& kind, Range entries) const;
+  KvCache gather(int member, const KvCache& from, const Item& item, size_t layer, Range entries) const;
   void multiply_groups(StepWalk& w, size_t layer) const;
   void rotate(int rope, float* x, int64_t stride, int64_t row, int64_t rows, int64_t heads, int64_t dim) const;
 

@@ -114,7 +114,7 @@ void find_slots(const StepWalk& w, const Step& step, const KvBlocks& kv) {
   const Range mates = step.ranks.members(rank);
   for (int64_t group = 0; group < kv.groups(); ++group) {
     each_slot(batch, group, step.mine(w, batch.tokens), [&](int64_t r, int64_t block, int64_t offset) {
-      step.scratch.slots[group * batch.tokens + r] = static_cast<int32_t>(block * kBlockTokens + offset);
+      step.slots(group)[r] = static_cast<int32_t>(block * kBlockTokens + offset);
     });
     each_slot(batch, group, share(batch.tokens, 2, w.member - mates.begin, mates.size()),
               [&](int64_t, int64_t block, int64_t offset) {

@@ -38,6 +38,8 @@ class Step {
   // Sets the checked batch of the next step; it must live until the step is done.
   void begin(const Batch& batch) { batch_ = &batch; }
   const Batch& batch() const { return *batch_; }
+  // Where the keys and values of the step's tokens go in the blocks of a group of layers (KvGroups).
+  int32_t* slots(int64_t group) const { return scratch.slots + group * batch_->tokens; }
   // Selects the layer's counters and clears the other ones: even and odd layers alternate, and here no member is still
   // in the layer before or already in the next one.
   void enter_layer(StepWalk& w, size_t layer);
