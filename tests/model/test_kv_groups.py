@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from tests.e2e.test_speculation import Eager, drafts_of
-from tests.model.transformers_types import VOCABULARY, save_words, tiny_config
+from tests.model.transformers_types import VOCABULARY, save_tiny, save_words
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from forearm import LLM, SamplingParams
@@ -19,11 +19,13 @@ from forearm.config.engine_config import EngineConfig
 from forearm.engine.cache.kv_groups import ONE_GROUP
 from forearm.engine.host.memory_plan import fit
 from forearm.engine.host.placement import Memory
+from forearm.engine.speculation.draft_length import Gain
 
 BOX = Memory(1 << 33, 1 << 33, "a box")
 WINDOW, LENGTH = 40, 1024
 # Five layers with a window and two without.
 KINDS = ["sliding_attention"] * 3 + ["full_attention"] + ["sliding_attention"] * 2 + ["full_attention"]
+_ENTRIES = ["compressed_sparse_attention", "heavily_compressed_attention", "sliding_attention"]
 TYPES: dict[str, dict[str, Any]] = {
     "gemma3_text": {},
     "gpt_oss": {},
@@ -38,27 +40,36 @@ TYPES: dict[str, dict[str, Any]] = {
     # All layers have the window.
     "mistral": {"layer_types": KINDS[:1] * 7},
     "starcoder2": {"layer_types": KINDS[:1] * 7},
+    # Layers keep states, too: others than those that attend, of which all have the window, or some; or the same.
+    "recurrent_gemma": {"attention_window_size": WINDOW, "layer_types": None},
+    "lfm3": {"layer_types": ["conv", *KINDS[:5], "conv"]},
+    "inkling_text": {
+        "sliding_window_size": WINDOW,
+        "layer_types": ["hybrid_sliding" if kind == KINDS[0] else "hybrid" for kind in KINDS],
+        "mlp_layer_types": ["dense"] + ["sparse"] * 6,
+    },
+    "zaya": {"layer_types": ["hybrid_sliding" if kind == KINDS[0] else "hybrid" for kind in KINDS]},
+    # Entries that stand for several tokens lie beside keys of the window.
+    "deepseek_v4": {
+        "layer_types": [*_ENTRIES, *_ENTRIES, *_ENTRIES[:1]],
+        "mlp_layer_types": ["hash_moe"] + ["moe"] * 6,
+    },
 }
 
 
+WITH_STATES = ("recurrent_gemma", "lfm3", "inkling_text", "zaya", "deepseek_v4")
+
+
 def made(model_type: str, folder: Path) -> PreTrainedModel:
-    """Write a random model with windows of 40 tokens in all of its layers or in five of seven."""
-    config = tiny_config(model_type)
+    """Write a random model with windows of 40 tokens in all of its layers that attend, or in some of them."""
     changes = {
         "num_hidden_layers": 7,
         "layer_types": KINDS,
         "sliding_window": WINDOW,
         "max_position_embeddings": LENGTH,
     }
-    for name, value in (changes | TYPES[model_type]).items():
-        setattr(config, name, value)
-    torch.manual_seed(7)
-    model = AutoModelForCausalLM.from_config(config).float().eval()
-    for values in model.parameters():
-        if values.dim() >= 2:
-            torch.nn.init.normal_(values, std=0.1)
-    model.save_pretrained(folder)
-    return model
+    own = changes | TYPES[model_type]
+    return save_tiny(model_type, folder, **{name: value for name, value in own.items() if value is not None})
 
 
 @pytest.fixture(scope="module", params=list(TYPES))
@@ -79,7 +90,7 @@ PROMPTS = [
     SHARED + tokens_of(3, 9),
     tokens_of(4, 200),
     SHARED[:150] + tokens_of(5, 100),
-    [5],
+    *([word] for word in range(5, 8)),
 ]
 
 
@@ -119,6 +130,7 @@ def test_a_window_gives_the_same_tokens(folder: Path, wanted: list[list[int]], s
     assert llm._loop.scheduler.blocks.groups.reach == WINDOW
 
 
+@pytest.mark.parametrize("folder", [one for one in TYPES if one not in WITH_STATES], indirect=True)
 def test_a_draft_model_as_large_as_the_model_keeps_all(folder: Path, wanted: list[list[int]]) -> None:
     """Each page of a group would have room for its keys, too, which takes more than freed blocks save."""
     drafts = {"model": str(folder), "num_speculative_tokens": 3}
@@ -164,6 +176,22 @@ def test_a_draft_model_finds_its_keys_beside_windows(tmp_path: Path) -> None:
     assert drafted == accepted > 100
 
 
+@pytest.mark.parametrize("folder", WITH_STATES, indirect=True)
+def test_states_are_taken_back_beside_windows(
+    folder: Path, wanted: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What followed the last token before is drafted each time, and is mostly wrong."""
+    drafts = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 2}
+    monkeypatch.setattr(Gain, "lengths", Eager.lengths)
+
+    found, llm = served(folder, max_num_seqs=12, max_num_batched_tokens=64, speculative_config=drafts)
+
+    assert found == wanted
+    assert llm._loop.scheduler.blocks.groups.reach == WINDOW
+    drafted, accepted = drafts_of(llm._loop)
+    assert drafted > 2 * accepted
+
+
 def test_preempted_sequences_give_the_same_tokens(folder: Path, wanted: list[list[int]]) -> None:
     """The cache holds the longest sequence and not more."""
     settings = {"max_num_seqs": 8, "max_num_batched_tokens": 64}
@@ -180,7 +208,10 @@ def test_preempted_sequences_give_the_same_tokens(folder: Path, wanted: list[lis
 def test_blocks_behind_the_window_are_freed_and_a_prefix_is_found_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    llm = LLM(str(folder), dtype="float32", max_model_len=LENGTH, threads=2, max_num_seqs=4, max_num_batched_tokens=32)
+    llm = LLM(
+        str(folder), dtype="float32", max_model_len=LENGTH, threads=2, max_num_seqs=4, max_num_batched_tokens=32,
+        state_cache_slots=64 if folder.name.startswith(WITH_STATES) else None,
+    )  # fmt: skip
     blocks = llm._loop.scheduler.blocks
     groups = blocks.groups
     params = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True, detokenize=False)

@@ -214,13 +214,13 @@ _OTHER: dict[str, dict[str, Any]] = {
 }
 
 
-def tiny_config(model_type: str) -> PretrainedConfig:
-    """Return a small configuration of a model type."""
+def tiny_config(model_type: str, **changes: Any) -> PretrainedConfig:
+    """Return a small configuration of a model type. changes: values of its own in place of these."""
     made = CONFIG_MAPPING[model_type]
     given = _sizes(made().to_dict()) | _TOKENS
     for name, value in _OTHER.get(model_type, {}).items():
         given[name] = given[name] | value if isinstance(given.get(name), dict) else value
-    return made(**given)
+    return made(**given | changes)
 
 
 def _sizes(known: dict[str, Any]) -> dict[str, Any]:
@@ -232,16 +232,18 @@ def _sizes(known: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def save_tiny(model_type: str, folder: Path) -> transformers.PreTrainedModel:
-    """Write a tiny random model to `folder` and return it; its matrices are large enough that tokens vary."""
+def save_tiny(model_type: str, folder: Path, **changes: Any) -> transformers.PreTrainedModel:
+    """Write a tiny random model to `folder` and return it; its matrices are large enough that tokens vary. changes:
+    tiny_config's.
+    """
     torch.manual_seed(7)
-    model = AutoModelForCausalLM.from_config(tiny_config(model_type)).float().eval()
+    model = AutoModelForCausalLM.from_config(tiny_config(model_type, **changes)).float().eval()
     for values in model.parameters():
         if values.dim() >= 2:
             torch.nn.init.normal_(values, std=0.1)
     model.save_pretrained(folder, save_original_format=model_type not in _WRITTEN_AS_COMPUTED)
     if model.config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:  # this class keeps the text part only
-        tiny_config(model_type).save_pretrained(folder)
+        tiny_config(model_type, **changes).save_pretrained(folder)
     return model
 
 
