@@ -180,7 +180,7 @@ def test_a_draft_model_finds_its_keys_beside_windows(tmp_path: Path) -> None:
 def test_states_are_taken_back_beside_windows(
     folder: Path, wanted: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What followed the last token before is drafted each time, and is mostly wrong."""
+    """Draft in each step, wrongly for the most part: the tokens that followed the last one before."""
     drafts = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 2}
     monkeypatch.setattr(Gain, "lengths", Eager.lengths)
 
