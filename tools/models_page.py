@@ -60,8 +60,8 @@ and rows of layers with embeddings of several tokens (four streams of 2,048 numb
 embeddings stays in the checkpoint's dtype whatever `--quantization` is.
 In `deepseek_v4` a token attends to a window of 128 keys and to entries
 that stand for 4 or 128 tokens each; what the tokens so far add to the next entry is its state (DeepSeek V4 Flash: 0.42
-MiB a sequence; in the KV cache in bfloat16 8.2 KiB a token for entries, and 8 MiB for the keys of the window). Of
-models that see or hear the text part is served. Where transformers leaves out by what Cohere 2 and Granite scale their logits
+MiB a sequence; in the KV cache in bfloat16 8.2 KiB a token for entries, and 8 MiB for its window). Of models
+that see or hear the text part is served. Where transformers leaves out by what Cohere 2 and Granite scale their logits
 (`aya_vision`, `cohere2_vision`, `granite_speech`), forearm scales them as for the text model alone: the greedy tokens
 are the same. transformers 5.23 rotates the published `dbrx` with a base of 10,000; forearm with the trained one,
 attn_config's.
@@ -72,7 +72,7 @@ When transformers 5.23 reads a `zaya`, it sets what is added to the score of ski
 what the file has. Files of ZAYA1 from before transformers had the model, of 80 half layers, are not read.
 In `inkling_text` the last rows of four convolutions are a layer's state, 12.1 MiB a sequence of the published sizes in
 float32. Its shared experts are two more of those that the router weighs, and rows of the vocabulary beyond
-unpadded_vocab_size are left out: no token has them. 131,072 tokens take 8.5 GiB of KV cache in bfloat16, less than 0.5
+unpadded_vocab_size are left out: no token has them. 131,072 tokens take 8.5 GiB of KV cache in bfloat16, under 0.5
 of them for the layers with a window.
 Adapters of `zamba2` are added to the matrices of its shared blocks as these are read: Zamba2-7B takes 15.7 GiB in
 bfloat16, 2.0 more than its parameters, and multiplies with nothing beside.
