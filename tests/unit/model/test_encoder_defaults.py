@@ -84,6 +84,13 @@ def test_a_value_that_is_not_computed_is_refused_with_its_key(
     assert named in str(caught.value)
 
 
+@pytest.mark.parametrize("model_type", ["esm", "distilbert", "mpnet"])
+def test_a_model_without_types_of_tokens_has_none_whatever_its_config_says(model_type: str, tmp_path: Path) -> None:
+    whole = CONFIG_MAPPING[model_type](vocab_size=33, pad_token_id=1).to_dict()
+
+    assert read(tmp_path, whole | {"model_type": model_type, "type_vocab_size": 2}).token_types == 0
+
+
 @pytest.mark.parametrize("changes", [{"ngpt": True}, {"rope": False}, {"rms_norm": False}, {"hidden_act": "GELU"}])
 def test_a_neobert_of_another_shape_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}

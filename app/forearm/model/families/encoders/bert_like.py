@@ -133,15 +133,16 @@ def distilbert(inputs: FamilyInputs) -> ModelConfig:
         "intermediate_size": keys.integer("hidden_dim", 3072),
         "hidden_act": keys.text("activation", "gelu"),
     }
-    return learned(inputs.with_defaults(type_vocab_size=0, max_position_embeddings=512, **named), 0, _DISTIL)
+    config = learned(inputs.with_defaults(max_position_embeddings=512, **named), 0, _DISTIL)
+    return replace(config, token_types=0)
 
 
 def mpnet(inputs: FamilyInputs) -> ModelConfig:
     """MPNet: all-mpnet-base-v2, multi-qa-mpnet; RoBERTa without token types, with a bias of attention by distance."""
     if inputs.keys.integer("relative_attention_num_buckets", 32) != 32:
         raise inputs.keys.wrong("relative_attention_num_buckets", "32, whatever the number of rows: the model's code")
-    inputs = inputs.with_defaults(max_position_embeddings=512, type_vocab_size=0)
-    return replace(learned(inputs, 2, _MPNET), distance_buckets=distance_buckets(32, 128))
+    config = learned(inputs.with_defaults(max_position_embeddings=512), 2, _MPNET)
+    return replace(config, token_types=0, distance_buckets=distance_buckets(32, 128))
 
 
 def nomic_bert(inputs: FamilyInputs) -> ModelConfig:

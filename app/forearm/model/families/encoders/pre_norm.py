@@ -54,18 +54,18 @@ def esm(inputs: FamilyInputs) -> ModelConfig:
     kind = keys.text("position_embedding_type", "absolute")
     if kind not in ("absolute", "rotary"):
         raise keys.wrong("position_embedding_type", "absolute or rotary")
-    inputs = inputs.with_defaults(max_position_embeddings=1026, type_vocab_size=0)
-    dropout: dict[str, Any] = {}
+    inputs = inputs.with_defaults(max_position_embeddings=1026)
+    differs: dict[str, Any] = {"token_types": 0}
     if keys.flag("token_dropout"):
         mask, most = keys.integer("mask_token_id"), keys.integer("vocab_size") - 1
         if not 0 <= mask <= most:
             raise keys.wrong("mask_token_id", f"0 to {most}")
-        dropout = {"embedding_scale": 1 - 0.15 * 0.8, "dropped_token": mask}
+        differs |= {"embedding_scale": 1 - 0.15 * 0.8, "dropped_token": mask}
     rotary = kind == "rotary"
     # Only its own keys, for the learned form's checks: an ESM has no other activation than GELU.
     plain = replace(inputs, keys=inputs.keys.with_values(position_embedding_type="absolute", hidden_act="gelu"))
     first = 0 if rotary else padding_of(plain, 1) + 1
-    config = _pre_norm(plain, first, _ESM, embed_norm=keys.flag("emb_layer_norm_before"), **dropout)
+    config = _pre_norm(plain, first, _ESM, embed_norm=keys.flag("emb_layer_norm_before"), **differs)
     if not rotary:
         return config
     angles, longest = flat_rope(inputs, config.head_dim, partial=False, interleaved=False)
