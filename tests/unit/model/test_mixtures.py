@@ -244,6 +244,14 @@ def test_a_x_k1_is_deepseek_v3_with_norms_behind_its_experts(tmp_path: Path) -> 
     )
 
 
+@pytest.mark.parametrize("name", ["DeepSeek-V3", "DeepSeek-V3.2-Exp"])
+def test_groups_of_experts_that_are_all_kept_are_none(name: str, tmp_path: Path) -> None:
+    all_kept, ungrouped = (read(tmp_path, name, n_group=n, topk_group=n).layers[-1] for n in (8, 1))
+
+    # llama.cpp aborts when it opens a GGUF file that has as many groups as are kept.
+    assert all_kept == ungrouped
+
+
 def test_a_layer_of_longcat_is_three_of_ours(tmp_path: Path) -> None:
     config = read(tmp_path, "LongCat-Flash-Chat")
 

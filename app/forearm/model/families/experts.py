@@ -303,7 +303,7 @@ def routed(
         raise keys.wrong("n_group", f"a divisor of {count} ({number}), with {experts.group_best} or more in a group")
     if not 1 <= kept <= groups or chosen > kept * (number // groups):
         raise keys.wrong("topk_group", f"1 to n_group ({groups}), groups of at least {chosen} experts together")
-    return experts
+    return experts if kept < groups else replace(experts, groups=1, groups_kept=1)
 
 
 def sparse_layers(inputs: FamilyInputs, **differs: Any) -> list[FeedForward | Experts]:
