@@ -124,6 +124,18 @@ def _gemma3n_tensor(config: Config, name: str, values: np.ndarray) -> Tensors | 
     return iter([("altup_correct_scale.weight", values)]) if name == "altup.correct_output_scale" else None
 
 
+def _gemma3n_shared(config: Config) -> dict[str, np.ndarray]:
+    """Keys and values of layers that read those of others: in published checkpoints, and of no use to any."""
+    rows, hidden = config["num_key_value_heads"] * config["head_dim"], config["hidden_size"]
+    shapes = {"attn_k": (rows, hidden), "attn_v": (rows, hidden), "attn_k_norm": (config["head_dim"],)}
+    first, end = config["num_hidden_layers"] - config["num_kv_shared_layers"], config["num_hidden_layers"]
+    return {
+        f"blk.{i}.{name}.weight": np.zeros(shape, np.float32)
+        for i in range(first, end)
+        for name, shape in shapes.items()
+    }
+
+
 def _gemma4_tensor(config: Config, name: str, values: np.ndarray) -> Tensors | None:
     return iter([(_GEMMA4_TENSORS[name], values)]) if name in _GEMMA4_TENSORS else None
 
@@ -332,7 +344,7 @@ OTHERS: list[tuple[Case, Conversion]] = [
         (_case(f"gemma4{kind}"), Conversion("gemma4", _gemma4, _GEMMA4, _gemma4_tensor, extra=_gemma4_angles))
         for kind in ("", "-shared", "-per-layer", "-experts")
     ),
-    (_case("gemma3n-text"), Conversion("gemma3n", _gemma3n, _GEMMA3N, _gemma3n_tensor)),
+    (_case("gemma3n-text"), Conversion("gemma3n", _gemma3n, _GEMMA3N, _gemma3n_tensor, extra=_gemma3n_shared)),
     *(
         (_case(f"apertus{kind}"), Conversion("apertus", names=_APERTUS, change=_apertus, extra=apertus_angles))
         for kind in ("", "-biases")

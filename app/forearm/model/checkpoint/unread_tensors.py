@@ -113,7 +113,11 @@ _OF_EXPERTS = re.compile(
     r"|attn_sinks\.weight$"
 )
 _NUMBER_OF_EXPERT = re.compile(r"\.experts\.(\d+)\.")
-_OF_KEYS_AND_VALUES = ("k_proj.", "v_proj.", "k_norm.", "v_norm.")  # stored for layers that share those of others
+# Stored for layers that share those of others, in a layer and in one of a GGUF file.
+_OF_KEYS_AND_VALUES = (
+    *(f"layers.%d.self_attn.{name}." for name in ("k_proj", "v_proj", "k_norm", "v_norm")),
+    *(f"blk.%d.{name}." for name in ("attn_k", "attn_v", "attn_k_norm")),
+)
 _SHOWN = 5
 
 
@@ -179,7 +183,7 @@ def unread_names(config: ModelConfig, tensors: Collection[str], used: Collection
         for i, layer in enumerate(config.layers)
         if isinstance(layer.mixer, Attention) and layer.mixer.shared_from is not None
     ]
-    unused = [f"layers.{i}.self_attn.{name}" for i in shared for name in _OF_KEYS_AND_VALUES]
+    unused = [name % i for i in shared for name in _OF_KEYS_AND_VALUES]
     carried = tuple(f".{name}" for name in (*_CARRIED, *unused, *(_NOT_POOLED if config.pooled else ())))
     names = set(tensors) - set(used) - tied
     if _TEXT_PART in stored_module(config, tensors, "layers"):  # what stands beside it sees or hears

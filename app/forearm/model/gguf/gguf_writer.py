@@ -29,7 +29,13 @@ from forearm.model.families.config import Experts, ModelConfig
 from forearm.model.families.keys import read_json, text_part
 from forearm.model.families.matrices import matrices, uniform_formats
 from forearm.model.gguf.conversion.written_families import family_of
-from forearm.model.gguf.conversion.written_tensors import column_orders, columns_of, in_file_order, written_names
+from forearm.model.gguf.conversion.written_tensors import (
+    column_orders,
+    columns_of,
+    in_file_order,
+    unused_shapes,
+    written_names,
+)
 from forearm.model.gguf.gguf import is_gguf, read_gguf
 from forearm.model.gguf.gguf_architectures import ARCHITECTURES
 from forearm.model.gguf.gguf_blocks import encode_rows, type_of_rows
@@ -281,7 +287,11 @@ def _of_folder(checkpoint: Checkpoint, name: str) -> _Contents:
         found = [replace(part, stored=part.stored.replace(".ffn_norm.weight", ".ffn_norm")) for part in found]
     copied = {factor: ("F32", values.view(np.uint8)) for factor, values in factors.items()}
     shapes = _shapes(config, found) | {factor: values.shape for factor, values in factors.items()}
-    return _Contents(metadata, found, shapes, _rounded(config, found), copied, *family.factors(config, keys))
+    rounded = _rounded(config, found)
+    if family.architecture == "gemma3n":  # what no part fills is zeros
+        shapes |= (unused := unused_shapes(config))
+        rounded |= {name: shape[1] for name, shape in unused.items() if len(shape) > 1}
+    return _Contents(metadata, found, shapes, rounded, copied, *family.factors(config, keys))
 
 
 def _shapes(config: ModelConfig, found: Sequence[TensorPart]) -> dict[str, tuple[int, ...]]:
