@@ -89,6 +89,16 @@ tokenizers of `internlm2`, `baichuan` and `qwen` come with code, too: GGUF files
 another folder. GGUF files alone are read of XVERSE (`xverse`), openPangu-Embedded (`pangu-embedded`), Orion (`orion`),
 CodeShell (`codeshell`), Maincoder (`maincoder`) and Refact (`refact`), which are Llama, Llama with biases, StableLM,
 StarCoder 2, HunYuan and Baichuan 13B by other names.
+
+llama.cpp (llama-cpp-python 0.3.36) computes the logits of written files that transformers computes of the folder, but
+for these, where transformers and forearm agree. It has no windows in `starcoder2`, `phi3` and an `exaone4` of other
+than 64 layers. Of `phimoe` it computes LayerNorms as RMSNorms and weighs the two experts by a softmax of both; of
+`deepseek_v2` with groups of experts (V2, not Lite) it scores a group by its two best experts instead of the best. It
+rounds the bounds of yarn's angles to whole pairs in `gpt_oss`, which was trained without, and reads yarn's beta_fast
+and beta_slow in `ministral3` alone. Of `bamba` it turns other pairs of values. In `gemma3n` it divides the variance of
+gates by one less than their number: 0.3 % of the logits at a width of 8,192. Of NeoBERT's files, which forearm reads,
+it takes q, k and v as three blocks of rows, though in the checkpoint, and so in its converter's files, they are by
+heads.
 """
 MEMORY = """
 ## Memory, machines, formats of calls
