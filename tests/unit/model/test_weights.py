@@ -20,6 +20,7 @@ from forearm import _native
 from forearm.model.checkpoint import weights
 from forearm.model.checkpoint.checkpoint import open_checkpoint
 from forearm.model.checkpoint.shards import widened
+from forearm.model.quantization.quantization import Asked
 
 GIBIBYTE = 1 << 30
 
@@ -102,7 +103,20 @@ def test_the_plan_is_what_the_executor_takes(tmp_path: Path) -> None:
 
         taken = load(tmp_path, dtype=dtype).packed_bytes
 
-        assert 0.8 * checkpoint.packed_bytes <= taken <= checkpoint.packed_bytes + (64 << 10)
+        assert 0.8 * checkpoint.packed_bytes <= taken <= checkpoint.packed_bytes
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_the_plan_counts_what_is_free_between_the_pieces_of_matrices(quantization: str, tmp_path: Path) -> None:
+    folder = llama(tmp_path, hidden_size=48, intermediate_size=48, vocab_size=48, num_hidden_layers=20)
+    checkpoint = open_checkpoint(folder, dtype="float32", quantization=Asked(quantization))
+
+    taken = weights.load_native(
+        checkpoint, step_tokens=8, step_sequences=1, step_logit_rows=8, cores=(), threads=1, progress=False
+    ).packed_bytes
+
+    # Scales of 16 or 48 rows fill no line of 128 bytes: 3 to 5 kB of 160 to 320.
+    assert 0.8 * checkpoint.packed_bytes <= taken <= checkpoint.packed_bytes
 
 
 def test_the_bar_ends_with_all_bytes_and_a_rate(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

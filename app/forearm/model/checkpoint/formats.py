@@ -116,17 +116,26 @@ def spec_bytes(spec: MatrixSpec, format: WeightFormat) -> int:
 
 
 def packed_bytes(format: WeightFormat, rows: int, k: int) -> int:
-    """Upper bound of a packed matrix's bytes: rows in panels of 16, columns in the layout's quantum, and scales."""
+    """Upper bound of a packed matrix's bytes: rows in panels of 16, columns in the layout's quantum, and scales.
+
+    Codes, scales, zeros and offsets each end at a line of 128 bytes, as Pieces of native/model/memory.h have it.
+    """
     number = NUMBER_FORMATS[format.dtype]
     padded = -(-rows // _PANEL) * _PANEL
-    codes = padded * -(-k // number.quantum) * number.quantum_bytes
+    codes = _in_lines(padded * -(-k // number.quantum) * number.quantum_bytes)
     if format.dtype == "float32":
         return codes
     if not format.is_quantized:
-        return codes + padded * 4  # a scale for each row, where 16-bit weights are multiplied in 16 bits (neon_fp16)
+        # A scale for each row, where 16-bit weights are multiplied in 16 bits (neon_fp16).
+        return codes + _in_lines(padded * 4)
     of_scale = {"float32": 4, "float16": 2, "bfloat16": 2, "e8m0": 1}[format.scale_dtype]
-    a_group = of_scale + {"none": 0, "int8": 1, "float16": 2}[format.zero]
-    return codes + padded * groups_of(format, k) * a_group + (4 * k if format.ordered else 0)
+    of_zero = {"none": 0, "int8": 1, "float16": 2}[format.zero]
+    scales = padded * groups_of(format, k)
+    return codes + _in_lines(scales * of_scale) + _in_lines(scales * of_zero) + (4 * k if format.ordered else 0)
+
+
+def _in_lines(size: int) -> int:
+    return -(-size // 128) * 128
 
 
 def summary(matrices: Iterable[tuple[WeightFormat, int]]) -> str:
