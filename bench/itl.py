@@ -101,7 +101,7 @@ def main() -> None:
     executor = loop._stepper.executor
     assert isinstance(executor, NativeExecutor)
     # The first use of 2 MiB of memory takes up to 4 ms on virtual machines: 64 of them, in turn, for llama-2-7b.
-    touch_blocks(executor._native, executor.blocks, 16)
+    touch_blocks(executor.native, executor.blocks, 16)
     targets = [float(target) for target in args.targets.split(",")]
     found: dict[float, list[dict[str, list[float]]]] = {target: [] for target in targets}
     for _ in range(args.rounds):

@@ -106,7 +106,7 @@ def memory_mib(llm: LLM) -> dict[str, float]:
     """Return the largest resident set, and the sizes of weights, KV cache and scratch, in MiB."""
     executor = llm._loop._stepper.executor
     assert isinstance(executor, NativeExecutor)
-    native = executor._native
+    native = executor.native
     kv = executor.blocks * native.kv_bytes_per_block
     status = Path("/proc/self/status").read_text()
     # VmHWM is of this program alone; getrusage's ru_maxrss includes the process before exec, its parent's copy.

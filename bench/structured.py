@@ -156,7 +156,7 @@ def main() -> None:
     prompts = [prompt(shape, args.context, seed) for seed in range(args.batch)]
     executor = llm._loop._stepper.executor
     assert isinstance(executor, NativeExecutor)
-    args.threads = executor._native.threads
+    args.threads = executor.native.threads
     found = measure(llm, prompts, args)
     if args.out:
         record(args.out, run_of(found, args.threads, _native.tier()))

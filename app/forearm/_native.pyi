@@ -85,6 +85,8 @@ class Executor:
     cores: empty (threads are not pinned) or one CPU id a thread.
     ranks: threads of each rank, neighbours in `cores`; empty: one rank of all. Each has its part of every matrix and of
     the KV cache, touched by its own threads, so on their NUMA node.
+    beside: the executor of a model that this one drafts for, whose threads compute both, and which lends matrices of
+    its own: those of config.shared. `matrices` and formats name them if rows are multiplied with them.
     Raises: ValueError naming what is wrong; MemoryError with the arithmetic before anything impossible is allocated.
     """
 
@@ -102,6 +104,7 @@ class Executor:
         threads: int,
         ranks: Sequence[int] = (),
         kv_groups: bool = False,
+        beside: Executor | None = None,
     ) -> None: ...
     @property
     def packed_bytes(self) -> int:
@@ -330,8 +333,8 @@ class Executor:
         """A copy of the last step's logits, float32 [logit_rows, vocab], for tests; of a pooled model of its rows,
         [logit_rows, hidden]."""
     def hidden(self) -> Float32Array:
-        """A copy of the last step's rows behind the last layer, before the final norm, float32 [tokens, hidden]; no
-        rows unless ModelConfig.keeps_hidden."""
+        """A copy of the last step's rows behind the final norm, float32 [tokens, hidden]; no rows unless
+        ModelConfig.keeps_hidden."""
     def pool(self, starts: Int32Array, head: int) -> Float32Array:
         """Vectors of a pooled model, float32 [texts, columns]: the mean of rows starts[i] .. starts[i + 1] - 1 of the
         last step's (sums in double, in order), through the layers of `head` behind it.

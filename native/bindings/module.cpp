@@ -27,14 +27,14 @@ namespace {
 std::unique_ptr<Executor> make_executor(const py::object& config, const py::object& matrices, const py::object& formats,
                                         const std::string& kv_dtype, int64_t step_tokens, int64_t step_sequences,
                                         int64_t step_logit_rows, int64_t max_model_len, std::vector<int> cores,
-                                        int threads, std::vector<int> ranks, bool kv_groups) {
+                                        int threads, std::vector<int> ranks, bool kv_groups, const Executor* beside) {
   const Limits limits{dtype_of(kv_dtype), step_tokens, step_sequences, step_logit_rows, max_model_len, kv_groups};
   if (ranks.empty()) ranks = {threads};
   if (std::accumulate(ranks.begin(), ranks.end(), 0) != threads)
     throw std::invalid_argument("the threads of all ranks must add up to " + std::to_string(threads) +
                                 ", the value of `threads`");
   return std::make_unique<Executor>(config_of(config, matrices), formats_of(formats), limits, std::move(cores),
-                                    Ranks(ranks));
+                                    Ranks(ranks), beside);
 }
 
 int64_t scratch_bytes(const py::object& config, const py::object& matrices, const py::object& formats,
@@ -209,7 +209,7 @@ void bind_executor(py::module_& module) {
   executor
       .def(py::init(&make_executor), "config"_a, "matrices"_a, "formats"_a, "kv_dtype"_a, "step_tokens"_a,
            "step_sequences"_a, "step_logit_rows"_a, "max_model_len"_a, "cores"_a, "threads"_a,
-           "ranks"_a = std::vector<int>{}, "kv_groups"_a = false)
+           "ranks"_a = std::vector<int>{}, "kv_groups"_a = false, "beside"_a = py::none())
       .def_property_readonly("packed_bytes", &Executor::packed_bytes)
       .def_property_readonly("weights_mapped", &Executor::weights_mapped)
       .def_property_readonly("scratch_bytes", &Executor::scratch_bytes)

@@ -281,7 +281,7 @@ struct Config {
   int64_t vocab_size, hidden, heads, kv_heads, head_dim, max_positions;
   std::vector<LayerKind> layers;
   std::vector<MatrixSpec> matrices;           // in the order in which they lie in memory
-  std::map<std::string, std::string> shared;  // matrices that are those of an earlier layer, by name
+  std::map<std::string, std::string> shared;  // matrices that are another's, or a lender's (Weights)
   std::vector<Rope> ropes;
   bool learned_positions = false;
   int64_t position_offset = 0;
@@ -294,7 +294,7 @@ struct Config {
   std::vector<float> slopes;
   bool embed_norm = false;    // a norm behind the embedding, whose output is the residual
   bool fuses = false;         // the residual begins with the embedding and a row that comes with each token, joined
-  bool keeps_hidden = false;  // a step keeps all rows behind the last layer: an empty one, the last of `layers`
+  bool keeps_hidden = false;  // a step keeps all rows behind the final norm; the last of `layers` is then empty
   int64_t embed_width = 0;    // numbers of an embedding, projected to `hidden` behind its norm; 0: it has as many
   // Embeddings of this token are 0, and those of a text that has it grow as if they had been dropped; none: they don't.
   std::optional<int32_t> dropped_token = std::nullopt;

@@ -320,8 +320,8 @@ void check(const Config& c, const Limits& limits) {
   RelativeBias::check(c);
   const bool plain = !c.hyper && !c.alt_up && !c.per_layer && !c.conv_taps && !c.norm_gates && !c.adds_later() &&
                      !c.asides() && !c.modules && !c.pooled && c.norm_residual == NormResidual::none;
-  if ((c.fuses || c.keeps_hidden) && !plain)
-    refuse("rows before and behind all layers are those of one residual stream, which layers add to");
+  if ((c.fuses || c.keeps_hidden) && !(plain && c.final_norm && !c.layer_norm))
+    refuse("rows before and behind all layers are those of one residual stream, before an RMSNorm");
   check_matrices(c);
   check_pooling(c);
   in_range("step_tokens", limits.step_tokens, 1, kLargest);

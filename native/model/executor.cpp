@@ -15,34 +15,36 @@ Config checked(Config config, const Limits& limits) {
 }  // namespace
 
 Executor::Executor(Config config, const Formats& formats, const Limits& limits, std::vector<int> cores,
-                   const Ranks& ranks)
+                   const Ranks& ranks, const Executor* beside)
     : config_(checked(std::move(config), limits)),
       limits_(limits),
       ranks_(ranks),
-      pool_(ranks.threads(), std::move(cores)),
-      weights_(config_, formats, ranks_),
+      pool_(beside ? beside->pool_ : std::make_shared<Pool>(ranks.threads(), std::move(cores))),
+      weights_(std::make_shared<Weights>(config_, formats, ranks_, beside ? beside->weights_ : nullptr)),
       kv_(config_, limits.kv_dtype, ranks_, limits.kv_groups),
       states_(config_),
       scratch_(config_, limits, matrix_inputs(config_, formats), kv_.padded_head_dim(), ranks_.threads()),
-      pooling_(config_, weights_, ranks_.threads()) {
+      pooling_(config_, *weights_, ranks_.threads()) {
   if (config_.modules)
-    modules_.emplace(config_, ranks_, weights_, kv_, scratch_, pool_);
+    modules_.emplace(config_, ranks_, *weights_, kv_, scratch_, *pool_);
   else
-    forward_.emplace(config_, ranks_, weights_, kv_, states_, scratch_, pool_);
+    forward_.emplace(config_, ranks_, *weights_, kv_, states_, scratch_, *pool_);
+  if (beside && beside->ranks_ != ranks_)
+    throw std::invalid_argument("an executor beside another has its threads, divided into the same ranks");
   check_memory(0, 0);
 }
 
 // Pages are allocated when they are first written, so each mapping succeeds alone; this checks that all fit together.
 void Executor::check_memory(int64_t kv_bytes, int64_t state_bytes) const {
-  const int64_t fixed = weights_.bytes() + scratch_.bytes() + state_bytes, machine = machine_bytes();
+  const int64_t fixed = weights_->bytes() + scratch_.bytes() + state_bytes, machine = machine_bytes();
   if (fixed > machine || kv_bytes > machine - fixed)
-    throw OutOfMemory("weights " + gib(weights_.bytes()) + " + scratch " + gib(scratch_.bytes()) +
+    throw OutOfMemory("weights " + gib(weights_->bytes()) + " + scratch " + gib(scratch_.bytes()) +
                       (state_bytes ? " + states " + gib(state_bytes) : "") + " + KV cache " + gib(kv_bytes) +
                       " do not fit; this machine has " + gib(machine));
 }
 
 void Executor::finish_loading() {
-  weights_.finish();
+  weights_->finish();
   loaded_ = true;
 }
 
@@ -69,7 +71,8 @@ void Executor::copy_state(int64_t from, int64_t to) {
     if (slot < 0 || slot >= states_.slots())
       throw std::invalid_argument("slot " + std::to_string(slot) + "; " + std::to_string(states_.slots()) +
                                   " slots were allocated");
-  pool_.run([&](int member) { states_.copy(from, to, share(states_.bytes_per_slot(), 64, member, pool_.threads())); });
+  pool_->run(
+      [&](int member) { states_.copy(from, to, share(states_.bytes_per_slot(), 64, member, pool_->threads())); });
 }
 
 void Executor::check_ready(const Batch& batch) const {
@@ -109,7 +112,7 @@ void Executor::take_logits(const float* logits, int64_t rows) {
 
 void Executor::record_inputs() {
   for (const MatrixSpec& spec : config_.matrices)
-    if (const Matrix& matrix = weights_.matrix_of(spec.parts[0].name); matrix.form() != Form::f32_rows)
+    if (const Matrix& matrix = weights_->matrix_of(spec.parts[0].name); matrix.form() != Form::f32_rows)
       throw std::invalid_argument("inputs of '" + spec.name + "' can't be recorded: its format is not float32");
   forward_.value().record_inputs();
 }
@@ -123,7 +126,7 @@ void Executor::each_line(int64_t lines, const Work& work) {
     for (int64_t line = next++; line < lines; line = next++) work(line, scratch);
   };
   if (lines > 1)
-    pool_.run(take_lines);
+    pool_->run(take_lines);
   else
     take_lines(0);
 }
@@ -157,7 +160,7 @@ void Executor::pool(const int32_t* starts, int64_t texts, int64_t head, float* o
                                   std::to_string(starts[i + 1] - 1) + "; the last step has " +
                                   std::to_string(logit_rows_));
   std::atomic<int64_t> next{0};
-  pool_.run([&](int member) {
+  pool_->run([&](int member) {
     for (int64_t i = next++; i < texts; i = next++)
       pooling_.pool(member, scratch_.logits, {starts[i], starts[i + 1]}, head, out + i * config_.pooled_columns(head));
   });

@@ -1,6 +1,7 @@
 // One model in memory with its KV cache and threads; the Python module binds it. Calls must not overlap.
 #pragma once
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,21 +16,24 @@ namespace forearm {
 class Executor {
  public:
   // cores: empty (threads are not pinned), or a CPU id for each thread; those of a rank follow each other.
+  // beside: the executor of a model that this one drafts for. Its team computes both, since two teams on the same cores
+  // would wait for each other's idle members, and it has the matrices of Config::shared; null: none.
   // Throws std::invalid_argument naming the wrong value, OutOfMemory with the arithmetic.
-  Executor(Config config, const Formats& formats, const Limits& limits, std::vector<int> cores, const Ranks& ranks);
+  Executor(Config config, const Formats& formats, const Limits& limits, std::vector<int> cores, const Ranks& ranks,
+           const Executor* beside = nullptr);
 
   void load_matrix(const std::string& name, const Tensor& tensor, int64_t row, const Rounding& rounding = {}) {
-    weights_.load_matrix(name, tensor, row, rounding, pool_);
+    weights_->load_matrix(name, tensor, row, rounding, *pool_);
   }
   void load_codes(const std::string& name, const CodeRows& codes, const int32_t* order, int64_t row) {
-    weights_.load_codes(name, codes, order, row, pool_);
+    weights_->load_codes(name, codes, order, row, *pool_);
   }
-  const Matrix& matrix_of(const std::string& part) const { return weights_.matrix_of(part); }
+  const Matrix& matrix_of(const std::string& part) const { return weights_->matrix_of(part); }
   void load_vector(const std::string& name, const float* data, int64_t n, int64_t row = 0) {
-    weights_.load_vector(name, data, n, row);
+    weights_->load_vector(name, data, n, row);
   }
-  void save_weights(const std::string& path, const std::string& key) { weights_.save(path, key); }
-  void map_weights(const std::string& path, const std::string& key) { weights_.map(path, key, pool_); }
+  void save_weights(const std::string& path, const std::string& key) { weights_->save(path, key); }
+  void map_weights(const std::string& path, const std::string& key) { weights_->map(path, key, *pool_); }
   void finish_loading();
   // The first tokens' blocks begin in small pages, since clearing a huge page for each layer delays the first answer.
   void allocate_kv(int64_t blocks);
@@ -56,7 +60,7 @@ class Executor {
   Modules& modules();
   void take_logits(const float* logits, int64_t rows);
 
-  // A row [hidden] of the last step behind the last layer, before the final norm, with Config::keeps_hidden.
+  // A row [hidden] of the last step behind the final norm, with Config::keeps_hidden.
   const float* hidden_row(int64_t row) const {
     return static_cast<const float*>(scratch_.hidden.data) + row * scratch_.hidden.stride;
   }
@@ -81,11 +85,11 @@ class Executor {
   const Config& config() const { return config_; }
   const Ranks& ranks() const { return ranks_; }
   const KvBlocks& kv() const { return kv_; }
-  Pool& pool() { return pool_; }
+  Pool& pool() { return *pool_; }
   // Most rows of a multiplication of modules().
   int64_t most_rows() const { return std::max(limits_.step_tokens, limits_.step_logit_rows); }
-  int64_t packed_bytes() const { return weights_.bytes(); }
-  bool weights_mapped() const { return weights_.mapped(); }
+  int64_t packed_bytes() const { return weights_->bytes(); }
+  bool weights_mapped() const { return weights_->mapped(); }
   int64_t scratch_bytes() const { return scratch_.bytes(); }
   int64_t kv_bytes_per_block() const { return kv_.bytes_per_block(); }
   int64_t state_bytes_per_slot() const { return states_.bytes_per_slot(); }
@@ -104,8 +108,8 @@ class Executor {
   const Config config_;
   const Limits limits_;
   const Ranks ranks_;
-  Pool pool_;
-  Weights weights_;
+  const std::shared_ptr<Pool> pool_;
+  const std::shared_ptr<Weights> weights_;
   KvBlocks kv_;
   States states_;
   Scratch scratch_;

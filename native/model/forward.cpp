@@ -26,6 +26,7 @@ Forward::Forward(const Config& c, const Ranks& ranks, const Weights& weights, co
     : c_(c),
       final_norm_(weights.final_norm()),
       embed_norm_(weights.embed_norm()),
+      hidden_out_norm_(weights.hidden_out_norm()),
       embed_(weights.linear("embed", c.vocab_size, c.embedding_columns())),
       positions_(c.learned_positions
                      ? &weights.linear("positions", c.max_positions + c.position_offset, c.embedding_columns())
@@ -198,13 +199,12 @@ void Forward::fuse(StepWalk& w) {
   step_.barrier(w);
 }
 
-// Keeps the member's rows behind the last layer, all of whose results are then in the residual. Returns: null.
+// Keeps the member's rows behind the final norm; all layers' results are then in the residual. Returns: null.
 const Norm* Forward::keep_hidden(StepWalk& w, const Norm* add) {
   const Range own = step_.mine(w, w.rows);
   step_.barrier(w);
   if (add) step_.add_projected(*add, own);
-  for (int64_t r = own.begin; r < own.end; ++r)
-    std::copy_n(step_.residual_row(r), c_.hidden, floats_at(s_.hidden, r, 0));
+  step_.normalize(hidden_out_norm_, step_.residual_row(0), own, s_.hidden);
   step_.barrier(w);
   return nullptr;
 }

@@ -61,7 +61,7 @@ class Forward {
   void hidden(const StepWalk& w, const Norm* add);
 
   const Config& c_;
-  const Norm &final_norm_, &embed_norm_;
+  const Norm &final_norm_, &embed_norm_, &hidden_out_norm_;
   const Linear &embed_, *positions_, *types_, *fuse_, *embed_in_, &head_, *head_dense_;  // null: none
   const Norm &hidden_norm_, &head_norm_;
   const std::vector<float>& embed_merge_;

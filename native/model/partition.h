@@ -29,6 +29,7 @@ class Ranks {
   // One rank of all. Not explicit: a number of threads is a team.
   Ranks(int threads) : Ranks(std::vector<int>{threads}) {}
 
+  bool operator==(const Ranks& other) const { return rank_ == other.rank_; }
   int count() const { return static_cast<int>(members_.size()); }
   int threads() const { return static_cast<int>(rank_.size()); }
   int of(int member) const { return rank_[static_cast<size_t>(member)]; }

@@ -80,7 +80,7 @@ def test_masks_have_a_thread_of_their_own_where_a_cpu_is_left_to_them(threads: i
 
     executor = llm._loop._stepper.executor
     assert isinstance(executor, NativeExecutor)
-    assert len(masking() - before) == (cpus > executor._native.threads)
+    assert len(masking() - before) == (cpus > executor.native.threads)
 
 
 def masking() -> set[threading.Thread]:

@@ -19,15 +19,19 @@ from tests.model.reference_predictor import Predicting, make_predicting
 from tests.model.transformers_types import save_words
 
 from forearm import LLM, SamplingParams, _native
+from forearm.config.engine_config import EngineConfig
+from forearm.config.speculative import drafting_asked
+from forearm.engine.host.memory_plan import draft_checkpoint, fit
+from forearm.engine.host.split_engines import memory_of
 from forearm.engine.speculation.draft_length import Gain
 from forearm.engine.speculation.predictor import Predictor
+from forearm.engine.start import Cores, load
 from forearm.errors import ConfigError
 from forearm.model.checkpoint.calibration import Team
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.checkpoint.weights import load_weights
 from forearm.model.families.keys import read_json
 from forearm.model.families.matrices import matrices
-from forearm.model.predictor import final_norm
 from forearm.model.quantization.quantization import Asked
 
 CASE = {case.name: case for case in CASES}
@@ -45,10 +49,11 @@ def executor(checkpoint: Checkpoint, threads: int = 2) -> _native.Executor:
     return made
 
 
-def step(made: _native.Executor, tokens: list[int], first: int, hidden: np.ndarray) -> np.ndarray:
+def step(made: _native.Executor, tokens: list[int], first: int, hidden: np.ndarray | None) -> np.ndarray:
     count = len(tokens)
     columns = (tokens, range(first, first + count), [0, count], [0, 2], [3, 5], range(count))
-    made.forward(*(np.array(list(column), np.int32) for column in columns), hidden=hidden)
+    states = np.zeros(1, np.int32) if made.state_bytes_per_slot else None
+    made.forward(*(np.array(list(column), np.int32) for column in columns), states=states, hidden=hidden)
     return made.logits()
 
 
@@ -66,8 +71,7 @@ def test_its_logits_are_those_of_transformers_layer(name: str, form: str, tmp_pa
 
     allowed = 1e-5 * float(np.abs(theirs.numpy()).max())  # float32 sums of rows of at most 200 numbers
     np.testing.assert_allclose(ours, theirs.numpy(), atol=allowed, rtol=0)
-    # What it keeps stands before its final norm.
-    np.testing.assert_allclose(final_norm(checkpoint)(made.hidden()), own.numpy(), atol=allowed, rtol=0)
+    np.testing.assert_allclose(made.hidden(), own.numpy(), atol=allowed, rtol=0)
     for cut in (1, 33):  # cut anywhere, it gives the same bits
         step(made, tokens[1 : cut + 1], 0, hidden.numpy()[:cut])
         assert np.array_equal(step(made, tokens[cut + 1 :], cut, hidden.numpy()[cut:]), ours[cut:])
@@ -217,3 +221,84 @@ def test_drafts_are_what_transformers_layer_predicts(
                 compared += 1
             states, ahead = torch.cat([states, own[-1:]]), [*ahead, token]
     assert compared > 30
+
+
+LENT = [("none", "none"), ("int8", "none"), ("int8", "int8"), ("int4", "int8"), ("fp8", "int8")]
+
+
+@pytest.mark.parametrize("ranks", [(), (1, 1)], ids=["one rank", "two ranks"])
+@pytest.mark.parametrize(("weights", "own"), LENT, ids=[f"{weights}, {own}" for weights, own in LENT])
+def test_it_computes_with_the_models_embedding_and_head(
+    predicting: tuple[Predicting, Path], weights: str, own: str, ranks: tuple[int, ...]
+) -> None:
+    reference, folder = predicting
+    asked = {"method": "mtp", "quantization": own}
+    llm = LLM(str(folder), dtype="float32", quantization=weights, speculative_config=asked, threads=2, ranks=ranks)
+    stepper, drafter = llm._loop._stepper, llm._loop._speculation._drafter
+    assert isinstance(drafter, Predictor)
+    tokens = [int(one) for one in np.random.default_rng(3).integers(0, 331, 30)]
+    states = reference.hidden(tokens[:-1]).numpy()
+
+    theirs = step(stepper.executor.native, tokens[:-1], 0, None)
+    ours = step(drafter._executor.native, tokens[1:], 0, states)
+
+    # What both keep, times the head of the checkpoint, are their logits: though an int8 head reads other rows.
+    most = 1e-5 if weights == "none" else 0.05  # what int8 makes of a head with 48 columns
+    head = reference.model.get_output_embeddings().weight.detach().numpy()
+    for logits, kept in ((theirs, stepper.executor.hidden()), (ours, drafter._executor.hidden())):
+        assert np.linalg.norm(logits - kept @ head.T) < most * np.linalg.norm(logits)
+    if own == "none":
+        _, behind = reference.logits(tokens[1:], reference.hidden(tokens[:-1]))
+        assert np.linalg.norm(drafter._executor.hidden() - behind.numpy()) < most * np.linalg.norm(behind.numpy())
+
+
+def layer_beside(folder: Path, weights: str, own: str) -> tuple[set[str], int, int]:
+    """Return what a layer has of embedding and head, the bytes of its weights, and what its executor takes."""
+    asked = {"method": "mtp", "quantization": own}
+    config = EngineConfig(model=str(folder), quantization=weights, speculative_config=asked, max_num_seqs=4)
+    drafting, cores = drafting_asked(config), Cores(2, (), (2,))
+    assert drafting is not None
+    planned = fit(config, folder, memory_of(config), 2, draft_checkpoint(config, drafting, folder))
+    assert planned.draft is not None
+    model = load(config, planned.checkpoint, planned.limits, cores, progress=False)
+    layer = load(config, planned.draft, planned.limits, cores, progress=False, beside=model)
+    assert planned.draft_bytes >= layer.packed_bytes + layer.scratch_bytes
+    names = {spec.name for spec in matrices(planned.draft.config)} & {"embed", "head"}
+    return names, planned.draft.packed_bytes, layer.packed_bytes
+
+
+@pytest.mark.parametrize(
+    ("weights", "own", "kept"),
+    [("none", "none", set()), ("int8", "int8", set()), ("int4", "int8", set()), ("none", "int8", {"head"})],
+)
+def test_it_keeps_a_head_only_where_it_is_smaller(
+    predicting: tuple[Predicting, Path], weights: str, own: str, kept: set[str]
+) -> None:
+    names, planned, taken = layer_beside(predicting[1], weights, own)
+
+    assert names == kept
+    assert planned * 0.9 < taken <= planned
+
+
+@pytest.mark.parametrize("differs", [(), ("embed_tokens",), ("shared_head.head",)], ids=str)
+def test_it_keeps_tensors_that_the_models_are_not(differs: tuple[str, ...], tmp_path: Path) -> None:
+    predicting = make_predicting(CASE["deepseek-v3"], tmp_path, "nextn")
+    tensors = load_file(tmp_path / "model.safetensors")
+    behind = f"model.layers.{predicting.model.config.num_hidden_layers}."
+    embed, head = tensors["model.embed_tokens.weight"], tensors["lm_head.weight"]
+    for name, values in (("embed_tokens", embed), ("shared_head.head", head)):
+        tensors[f"{behind}{name}.weight"] = -values if name in differs else values.clone()
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+
+    names, planned, taken = layer_beside(tmp_path, "none", "none")
+
+    assert names == {{"embed_tokens": "embed", "shared_head.head": "head"}[name] for name in differs}
+    assert taken <= planned
+    made = executor(open_checkpoint(tmp_path, dtype="float32", predicts=True))
+    tokens = [int(one) for one in np.random.default_rng(3).integers(0, 331, LENGTH + 1)]
+    hidden = predicting.hidden(tokens[:-1])
+    if "embed_tokens" in differs:
+        embedding = predicting.model.get_input_embeddings()
+        embedding.weight.data = -embedding.weight.data
+    theirs = predicting.logits(tokens[1:], hidden)[0].numpy() * (-1 if "shared_head.head" in differs else 1)
+    np.testing.assert_allclose(step(made, tokens[1:], 0, hidden.numpy()), theirs, atol=1e-5 * np.abs(theirs).max())

@@ -162,7 +162,7 @@ def test_halves_of_layers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     save_tiny("llama", tmp_path)
     executor: Any = make_executor(tmp_path)[0]
     executor_tokens(executor, prompt_of(1), PROMPT_TOKENS)  # the last step has a token of two sequences
-    native, layers = executor._native, executor._forward._model.model.layers[0].forward._layers
+    native, layers = executor.native, executor._forward._model.model.layers[0].forward._layers
     width, dim = layers[0].attention._module.q_proj.in_features, layers[0].attention._dim
     end = layers[-1].first_half + layers[-1].halves
     norm, x, angles = np.ones(width, np.float32), np.zeros((2, width), np.float32), np.ones((2, dim // 2), np.float32)
@@ -187,7 +187,7 @@ def test_halves_of_layers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("tokens", "alike"), [(1, True), (3, True), (9, True), (9, False)])
 def test_native_rotation_is_that_of_transformers_bit_for_bit(tokens: int, alike: bool, tmp_path: Path) -> None:
     save_tiny("llama", tmp_path)
-    rotary = NativeRotary(make_executor(tmp_path)[0]._native)
+    rotary = NativeRotary(make_executor(tmp_path)[0].native)
     made = torch.Generator().manual_seed(1)
     q, k = torch.randn(1, tokens, 5, 16, generator=made).transpose(1, 2).split([3, 2], dim=1)
     cos, sin = (torch.randn(1, tokens, 16, generator=made) for _ in range(2))

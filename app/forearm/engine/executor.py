@@ -71,7 +71,7 @@ class NativeExecutor:
         self.state_bytes = native.state_bytes_per_slot
         self.folder: Path | None = checkpoint.folder
         self.rounding = rounding
-        self._native = native
+        self.native = native
         self._forward, self._pool = forward or native.forward, pool or native.pool
         self._own_cache = bool(checkpoint.own_cache)
 
@@ -82,9 +82,9 @@ class NativeExecutor:
         Raises: MemoryError naming the size if it can't be had.
         """
         if not self._own_cache:
-            self._native.allocate_kv(blocks)
+            self.native.allocate_kv(blocks)
         if self.state_bytes:
-            self._native.allocate_states(sequences + kept)
+            self.native.allocate_states(sequences + kept)
             self.states, self.kept_states = sequences, kept
         self.blocks = blocks
 
@@ -97,25 +97,23 @@ class NativeExecutor:
         if hidden is None:
             self._forward(*batch)
         else:
-            self._native.forward(*batch, hidden=hidden)
+            self.native.forward(*batch, hidden=hidden)
 
     def copy_state(self, source: int, target: int) -> None:
         """Copy the states in slot `source` to slot `target`; the GIL is released meanwhile."""
-        self._native.copy_state(source, target)
+        self.native.copy_state(source, target)
 
     def merge_page(self) -> bool:
         """Make a huge page of small pages of the KV cache; return whether one was left to be made."""
-        return self.blocks > 0 and self._native.merge_page()
+        return self.blocks > 0 and self.native.merge_page()
 
     def logits(self) -> Float32Array:
         """Return the last step's rows, float32 [rows, columns]: logits, or last hidden states where the model pools."""
-        return self._native.logits()
+        return self.native.logits()
 
     def hidden(self) -> Float32Array:
-        """Return the last step's rows behind the last layer, before the final norm, float32 [tokens, hidden], where
-        the model keeps them.
-        """
-        return self._native.hidden()
+        """Return the last step's rows behind the final norm, float32 [tokens, hidden], where the model keeps them."""
+        return self.native.hidden()
 
     def pool(self, starts: Int32Array, head: int) -> Float32Array:
         """Return a vector for each text, of the rows starts[i] .. starts[i + 1] - 1, through the layers of `head`."""
@@ -123,8 +121,8 @@ class NativeExecutor:
 
     def sample(self, sampling: Sampling) -> Sampled:
         """Choose a token for each line from the last step's logits."""
-        return Sampled(*self._native.sample(*sampling))
+        return Sampled(*self.native.sample(*sampling))
 
     def score(self, rows: Int32Array, tokens: Int32Array, alternatives: int) -> ScoredTokens:
         """Log-probabilities of `tokens[i]` in row `rows[i]` of the last step's logits, and the best alternatives."""
-        return ScoredTokens(*self._native.score(rows, tokens, alternatives))
+        return ScoredTokens(*self.native.score(rows, tokens, alternatives))

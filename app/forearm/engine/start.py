@@ -84,7 +84,7 @@ def start(
     elif drafting and drafting.model:
         draft = draft_checkpoint(config, drafting, find_model(drafting.model, revision=drafting.revision, **config.hub))
     fitting = fit(config, folder, before, cores.threads, draft)
-    checkpoint, limits = fitting.checkpoint, fitting.limits
+    checkpoint, draft, limits = fitting.checkpoint, fitting.draft, fitting.limits
     if draft is not None:
         theirs, ours = draft.config.vocab_size, checkpoint.config.vocab_size
         if theirs != ours:
@@ -104,7 +104,7 @@ def start(
     loading()
     executor = load(config, checkpoint, limits, cores, progress, outdated)
     undivided = replace(limits, groups=ONE_GROUP)
-    others = [] if draft is None else [load(config, draft, undivided, cores, progress, outdated)]
+    others = [] if draft is None else [load(config, draft, undivided, cores, progress, outdated, executor)]
     blocks = _allocate(config, fitting, (executor, *others), before)
     shares = executor.kept_states > 0 if executor.states else not checkpoint.own_cache
     if not shares and config.enable_prefix_caching and plan is None:
@@ -118,9 +118,9 @@ def start(
         stepper = PoolingStepper(executor, trace, terms.pooling)
     warm_up(stepper, terms, limits.groups.count)
     drafter: Drafter | None = None
-    for other, its in zip(others, [draft] if draft else [], strict=True):
+    for other in others:
         if drafting and drafting.predicts:
-            drafter = Predictor((executor, checkpoint), (other, its), limits.step_tokens)
+            drafter = Predictor(executor, other, limits.step_tokens)
         else:
             warm_up(Stepper(other, trace, spare_cpu=False), terms)
             drafter = DraftModel(other, limits.step_tokens)
@@ -154,9 +154,11 @@ def load(
     cores: Cores,
     progress: bool,
     outdated: Callable[[], object] = lambda: None,
+    beside: NativeExecutor | None = None,
 ) -> NativeExecutor:
     """Return the executor of a checkpoint with its weights, native or of transformers' modules.
 
+    beside: the executor of the model that it drafts for.
     Raises: ConfigError for weights that can't be loaded; MemoryError with the arithmetic.
     """
     seen: list[RoundingErrors] = []
@@ -169,6 +171,7 @@ def load(
         threads=cores.threads,
         ranks=cores.ranks,
         kv_groups=limits.groups.count > 1,
+        beside=None if beside is None else beside.native,
         progress=progress,
         weight_cache=config.weight_cache,
         weight_cache_bytes=config.weight_cache_bytes,

@@ -19,9 +19,11 @@ std::string missing_rows(const std::string& name, const std::vector<bool>& loade
 
 }  // namespace
 
-Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
+Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks, std::shared_ptr<const Weights> lender)
     : ranks_(ranks),
       shared_(c.shared),
+      lender_(std::move(lender)),
+      lends_head_(lender_ && shared_.contains("head")),
       layers_(c.layers.size()),
       xielus_(c.layers.size()),
       corrections_(c.layers.size()),
@@ -37,7 +39,8 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
       relative_biases_(c.layers.size()),
       pooler_norms_(c.dense.size()) {
   Formats left = formats;
-  for (const MatrixSpec& spec : c.matrices) declare(spec, left);
+  for (const MatrixSpec& spec : c.matrices)
+    shared_.contains(spec.name) ? static_cast<void>(left.erase(spec.name)) : declare(spec, left);
   if (!left.empty())
     throw std::invalid_argument("there is a format for '" + left.begin()->first + "'; this model has no such matrix");
   for (size_t i = 0; i < layers_.size() && !c.modules; ++i) declare_norms(c, i);
@@ -94,6 +97,8 @@ Weights::Weights(const Config& c, const Formats& formats, const Ranks& ranks)
   }
   const bool final_bias = (c.layer_norm && c.norm_bias) || (c.centred && !c.tied_head);
   if (c.final_norm && !c.modules) declare_norm(c, "final_norm", final_norm_, c.hidden, final_bias);
+  if (c.keeps_hidden && c.centred && !c.tied_head)
+    declare_vector("head_columns", head_columns_, c.hidden, {c.hidden, {}});
   if (c.head_dense) declare_norm(c, "head_dense.norm", head_norm_, c.hidden, c.layer_norm && c.norm_bias);
   if (c.fuses) declare_norm(c, "hidden_norm", hidden_norm_, c.hidden, c.layer_norm && c.norm_bias);
   if (c.embed_norm) declare_norm(c, "embed_norm", embed_norm_, c.embedding_columns(), c.layer_norm && c.norm_bias);
@@ -274,26 +279,6 @@ Xielu Weights::xielu(size_t layer) const {
   return {softplus(stored[0]), stored[2] + softplus(stored[1]), stored[2], stored[3]};
 }
 
-const Linear& Weights::linear(const std::string& name) const {
-  const auto other = shared_.find(name);
-  const auto found = linears_.find(other == shared_.end() ? name : other->second);
-  if (found == linears_.end()) throw std::invalid_argument("this model has no matrix '" + name + "'");
-  return found->second;
-}
-
-const Linear& Weights::linear(const std::string& name, int64_t columns, int64_t k, int64_t experts) const {
-  const Linear& found = linear(name);
-  const Matrix& matrix = found.matrix;
-  const auto shape = [](int64_t number, int64_t rows, int64_t width) {
-    return "[" + (number > 1 ? std::to_string(number) + ", " : "") + std::to_string(rows) + ", " +
-           std::to_string(width) + "]";
-  };
-  if (matrix.n != columns || matrix.k != k || matrix.experts != experts)
-    throw std::invalid_argument("the matrix '" + name + "' is " + shape(matrix.experts, matrix.n, matrix.k) +
-                                "; the model makes it " + shape(experts, columns, k));
-  return found;
-}
-
 void Weights::place_matrices() {
   Pieces pieces;
   for (Matrix* matrix : shaped_) matrix->place(pieces);
@@ -414,6 +399,7 @@ void Weights::finish() {
     if (std::find(part.loaded.begin(), part.loaded.end(), false) != part.loaded.end())
       add(missing_rows(name, part.loaded));
   if (!missing.empty()) throw std::invalid_argument("these tensors are missing: " + missing);
+  set_final_norms();
 }
 
 }  // namespace forearm

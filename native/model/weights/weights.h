@@ -1,6 +1,7 @@
 // The model's matrices, packed for the tier in use, and its vectors; tensors are loaded one by one, by name.
 #pragma once
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -87,8 +88,10 @@ struct NgramVectors {
 class Weights {
  public:
   // Throws OutOfMemory if the packed weights are larger than the machine's memory, std::invalid_argument if a matrix
-  // has no format, or an invalid one.
-  Weights(const Config& config, const Formats& formats, const Ranks& ranks);
+  // has no format, or an invalid one. lender: weights of a team that is divided alike, which have the matrices of
+  // Config::shared; null: these have them.
+  Weights(const Config& config, const Formats& formats, const Ranks& ranks,
+          std::shared_ptr<const Weights> lender = nullptr);
 
   // Packs `tensor` as rows row .. of `name`, by all members. Pages lie on the node of the core that will read them.
   // Pieces of a matrix must come in ascending order.
@@ -114,7 +117,10 @@ class Weights {
   const Linear& linear(const std::string& name, int64_t columns, int64_t k, int64_t experts = 1) const;
   const Linear& linear(const std::string& name) const;
   const LayerNorms& norms(size_t layer) const { return layers_[layer]; }
-  const Norm& final_norm() const { return final_norm_; }
+  // The norm before the head, which a head that is lent takes as its own model's: see set_final_norms.
+  const Norm& final_norm() const { return lends_head_ ? lent_norm_ : final_norm_; }
+  // The same norm as the checkpoint has it, for Config::keeps_hidden.
+  const Norm& hidden_out_norm() const { return hidden_out_norm_; }
   const Norm& embed_norm() const { return embed_norm_; }
   // Of the rows that come with tokens, with Config::fuses.
   const Norm& hidden_norm() const { return hidden_norm_; }
@@ -213,6 +219,7 @@ class Weights {
   void declare_norm(const Config& config, const std::string& name, Norm& norm, int64_t n, bool with_bias);
   void declare_vector(const std::string& name, std::vector<float>& values, int64_t padded, Place place);
   void place_matrices();
+  void set_final_norms();
   void copy_to_ranks(const Region& file, Pool& pool);
   std::string identity(const std::string& key) const;
   template <class Visit>
@@ -220,6 +227,8 @@ class Weights {
 
   const Ranks ranks_;
   const std::map<std::string, std::string> shared_;  // Config's
+  const std::shared_ptr<const Weights> lender_;
+  const bool lends_head_;  // the lender does
   std::map<std::string, Linear> linears_;
   std::vector<LayerNorms> layers_;
   std::vector<std::vector<float>> xielus_;  // alpha of positive x, of negative x, beta, limit
@@ -234,6 +243,8 @@ class Weights {
   std::vector<std::vector<float>> attention_biases_, relative_biases_;
   std::vector<Norm> pooler_norms_;
   Norm final_norm_, embed_norm_, hidden_norm_, head_norm_, per_layer_norm_, distance_norm_;
+  Norm lent_norm_, hidden_out_norm_;
+  std::vector<float> head_columns_;  // [hidden]: what columns of a centred head were divided by (centred.py)
   std::map<std::string, MatrixRows> matrices_;
   std::map<std::string, VectorValues> vectors_;
   std::vector<Matrix*> shaped_;  // in the order of the region

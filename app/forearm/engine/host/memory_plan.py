@@ -22,9 +22,9 @@ from forearm.errors import ConfigError
 from forearm.model.checkpoint.calibration import calibration_bytes
 from forearm.model.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from forearm.model.families.keys import ROPE
-from forearm.model.families.matrices import matrices
 from forearm.model.modules.open import needs_transformers, open_modules
 from forearm.model.pooling.pooling import asked_of, pooling_plan
+from forearm.model.predictor import borrowing
 from forearm.model.quantization.quantization import Asked
 
 # The least rows of logits of a step: prompts whose log-probabilities are wanted advance by this many tokens a step.
@@ -52,6 +52,7 @@ log = logging.getLogger(__name__)
 class Fit:
     """A checkpoint at the context length it is served with, and its memory.
 
+    draft             what drafts for it, with the matrices that it keeps itself
     state_bytes       states that layers keep of running sequences, before drafts, and copies in the prefix cache
     kept_states       these copies
     draft_bytes       weights and scratch of the draft model; its keys and values are in block_bytes
@@ -62,6 +63,7 @@ class Fit:
     """
 
     checkpoint: Checkpoint
+    draft: Checkpoint | None
     limits: StepLimits
     scratch_bytes: int
     state_bytes: int
@@ -91,6 +93,8 @@ def fit(
     """
     asked = config.max_model_len
     checkpoint = _opened(config, folder, asked if isinstance(asked, int) else None)
+    if draft and draft.config.fuses:
+        draft = borrowing(draft, checkpoint)
     groups = groups_of(config, checkpoint, draft)
     block_bytes = _native.kv_block_bytes(checkpoint.config, checkpoint.kv_dtype, groups.count > 1)
     block_bytes += kv_bytes(draft) if draft else 0
@@ -123,7 +127,19 @@ def fit(
         blocks = blocks_for(limits.step_tokens) + limits.running
     states += kept * state_bytes
     return Fit(
-        checkpoint, limits, scratch, states, kept, drafted, vocabulary, grammars, inbox, block_bytes, blocks, memory
+        checkpoint,
+        draft,
+        limits,
+        scratch,
+        states,
+        kept,
+        drafted,
+        vocabulary,
+        grammars,
+        inbox,
+        block_bytes,
+        blocks,
+        memory,
     )
 
 
@@ -244,7 +260,7 @@ def _step_tokens(config: EngineConfig, checkpoint: Checkpoint) -> int:
 def scratch_bytes(checkpoint: Checkpoint, limits: StepLimits, threads: int, any_tier: bool = False) -> int:
     """Return the bytes of a step's buffers besides the KV cache; `any_tier`: the most on any CPU."""
     return _native.scratch_bytes(
-        checkpoint.config, matrices(checkpoint.config), checkpoint.formats, limits.step_tokens, limits.step_rows,
+        checkpoint.config, checkpoint.multiplied, checkpoint.formats, limits.step_tokens, limits.step_rows,
         checkpoint.max_model_len, threads, any_tier,
     )  # fmt: skip
 

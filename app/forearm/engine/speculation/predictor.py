@@ -27,29 +27,38 @@ from forearm.engine.sampling import greedy
 from forearm.engine.sequence import Sequence
 from forearm.engine.speculation.draft_length import RoundTime
 from forearm.engine.step import SliceOutcome
-from forearm.model.checkpoint.checkpoint import Checkpoint
-from forearm.model.predictor import final_norm
 
 
 @dataclass
 class _Waiting:
-    """Positions of a sequence that are not computed yet: the first, and of each the state and the token behind it.
+    """Positions of a sequence that are not computed yet: the first, and of each the token behind it and the state.
 
-    states: float32 [positions, hidden], behind the final norm.
+    states: float32 [positions, hidden], in pieces, behind the final norm.
     """
 
     first: int
     tokens: array[int]
-    states: Float32Array
+    states: list[Float32Array]
 
     @property
     def end(self) -> int:
         return self.first + len(self.tokens)
 
+    def cut(self, end: int) -> None:
+        """Drop the positions from `end` on."""
+        surplus = self.end - end
+        del self.tokens[end - self.first :]
+        while surplus > 0:
+            last = self.states.pop()
+            if len(last) > surplus:
+                self.states.append(last[: len(last) - surplus])
+            surplus -= len(last)
+
     def take(self, count: int) -> tuple[array[int], Float32Array]:
         """Return the first `count` positions, and remove them."""
-        taken = self.tokens[:count], self.states[:count]
-        self.first, self.tokens, self.states = self.first + count, self.tokens[count:], self.states[count:]
+        states = self.states[0] if len(self.states) == 1 else np.concatenate(self.states)
+        taken = self.tokens[:count], states[:count]
+        self.first, self.tokens, self.states = self.first + count, self.tokens[count:], [states[count:]]
         return taken
 
 
@@ -59,15 +68,12 @@ class Predictor:
     step_tokens: most tokens of one forward of the executor.
     """
 
-    def __init__(
-        self, model: tuple[NativeExecutor, Checkpoint], layer: tuple[NativeExecutor, Checkpoint], step_tokens: int
-    ) -> None:
-        self._model, self._executor = model[0], layer[0]
-        self._norm, self._own_norm = final_norm(model[1]), final_norm(layer[1])
+    def __init__(self, model: NativeExecutor, executor: NativeExecutor, step_tokens: int) -> None:
+        self._model, self._executor = model, executor
         self._step_tokens = step_tokens
         self._waiting: WeakKeyDictionary[Sequence, _Waiting] = WeakKeyDictionary()
         self._round = RoundTime()
-        width = layer[1].config.hidden
+        width = model.hidden().shape[1]
         self._executor.forward(flat([(array("i", [0]), 0, array("i", [0]))], [0]), np.zeros((1, width), np.float32))
 
     @property
@@ -97,19 +103,21 @@ class Predictor:
             own = states[first : first + piece.end - piece.start + len(piece.drafts)]
             first += len(own)
             tokens = _next_tokens(outcome)
-            before = self._waiting.pop(sequence, None)
+            waiting = self._waiting.get(sequence)
             if not tokens:
+                self._waiting.pop(sequence, None)
                 continue
-            now = _Waiting(piece.start, tokens, self._norm(own[: len(tokens)]))
-            if before is not None and before.first <= piece.start <= before.end:
-                kept, kept_states = before.take(piece.start - before.first)
-                now = _Waiting(now.first - len(kept), kept + tokens, np.concatenate([kept_states, now.states]))
-            self._waiting[sequence] = now
-            if (now.end - 1) // BLOCK_TOKENS > now.first // BLOCK_TOKENS:
-                begin = now.first
-                tokens, normed = now.take(len(now.tokens) - 1)  # not the newest: a draft may want its logits
+            if waiting is None or not waiting.first <= piece.start <= waiting.end:
+                waiting = self._waiting[sequence] = _Waiting(piece.start, array("i"), [])
+            elif piece.start < waiting.end:
+                waiting.cut(piece.start)
+            waiting.tokens += tokens
+            waiting.states.append(own[: len(tokens)])
+            if (waiting.end - 1) // BLOCK_TOKENS > waiting.first // BLOCK_TOKENS:
+                begin = waiting.first
+                tokens, some = waiting.take(len(waiting.tokens) - 1)  # not the newest: a draft may want its logits
                 spans.append((tokens, begin, sequence.blocks))
-                rows.append(normed)
+                rows.append(some)
         self._compute(spans, rows)
 
     def draft(self, wanted: Row[tuple[Sequence, int]], blocks: BlockPool) -> list[list[int]]:
@@ -119,10 +127,10 @@ class Predictor:
         for one, (sequence, _) in zip(waiting, wanted, strict=True):
             if sum(len(other.tokens) for other in waiting) > self._step_tokens and len(one.tokens) > 1:
                 begin = one.first
-                tokens, normed = one.take(len(one.tokens) - 1)
-                self._compute([(tokens, begin, sequence.blocks)], [normed])
+                tokens, some = one.take(len(one.tokens) - 1)
+                self._compute([(tokens, begin, sequence.blocks)], [some])
         spans = [(one.tokens, one.first, sequence.blocks) for one, (sequence, _) in zip(waiting, wanted, strict=True)]
-        states = [one.states for one in waiting]
+        states = [piece for one in waiting for piece in one.states]
         ends = [one.end for one in waiting]
         for one in waiting:
             one.take(len(one.tokens))
@@ -138,7 +146,7 @@ class Predictor:
             for row in rows:
                 drafts[going[row]].append(int(sampled.token[row]))
             rows = [row for row in rows if len(drafts[going[row]]) < wanted[going[row]][1]]
-            states = [self._own_norm(self._executor.hidden()[[lasts[row] for row in rows]])]
+            states = [self._executor.hidden()[[lasts[row] for row in rows]]] if rows else []
             going = [going[row] for row in rows]
             spans = [(array("i", drafts[i][-1:]), ends[i] + len(drafts[i]) - 1, wanted[i][0].blocks) for i in going]
         return drafts

@@ -25,6 +25,7 @@ from forearm.model.families.config import ModelConfig
 from forearm.model.families.families import read_config
 from forearm.model.families.keys import Keys, read_json, text_part
 from forearm.model.families.matrices import matrices
+from forearm.model.families.matrix_spec import MatrixSpec
 from forearm.model.gguf.gguf import is_gguf, read_gguf
 from forearm.model.gguf.gguf_config import gguf_config, is_quantized, predicted_layers
 from forearm.model.pooling.adapters import AdaptedTensor, with_calls
@@ -60,6 +61,7 @@ class Checkpoint:
     calibrated: floats are rounded so that a calibration text loses least (calibration.py), or less the means of its
         activations (config.centred, centred.py). Not in models whose layers
         cannot be computed one by one: those with norms on the residual stream, and Gemma 4's.
+    borrowed: matrices that another's executor lends (config.shared) and rows are multiplied with; formats has theirs.
     """
 
     folder: Path
@@ -78,6 +80,12 @@ class Checkpoint:
     pooling: PoolingPlan | None = None
     columns: int = 0
     calibrated: bool = False
+    borrowed: tuple[MatrixSpec, ...] = ()
+
+    @property
+    def multiplied(self) -> list[MatrixSpec]:
+        """The packed matrices that the executor has, and those of another that it multiplies rows with."""
+        return [*matrices(self.config), *self.borrowed]
 
     @property
     def packed_bytes(self) -> int:
@@ -87,13 +95,10 @@ class Checkpoint:
             sizes += [part.rows for one in matrices(self.config) for part in one.parts if one.bias and not part.bias]
         if self.config.centred:  # biases that the checkpoint may not have
             sizes += [part.rows * spec.experts for spec in matrices(self.config) if spec.bias for part in spec.parts]
-            sizes += [self.config.hidden] * (2 * len(self.config.layers) + 1)
+            sizes += [self.config.hidden] * (2 * len(self.config.layers) + 1 + self.config.keeps_hidden)
         vectors = sum(4 * -(-size // 16) * 16 for size in sizes)
-        return (
-            self.module_bytes
-            + vectors
-            + sum(spec_bytes(spec, self.formats[spec.name]) for spec in matrices(self.config))
-        )
+        packed = sum(spec_bytes(spec, self.formats[spec.name]) for spec in matrices(self.config))
+        return self.module_bytes + vectors + packed
 
     @property
     def rounds_4_bits_unseen(self) -> bool:

@@ -91,7 +91,7 @@ def key_of(checkpoint: Checkpoint, tokenizer: Path | None = None) -> str:
     if checkpoint.config.dense:
         settings += repr(checkpoint.config.dense)
     settings += "".join({repr(one.adapter) for _, one in checkpoint.sources if isinstance(one, AdaptedTensor)})
-    settings += "centred" if checkpoint.config.centred else ""
+    settings += ("centred hidden" if checkpoint.config.keeps_hidden else "centred") if checkpoint.config.centred else ""
     if checkpoint.calibrated:
         vocabulary = (tokenizer or checkpoint.folder) / "tokenizer.json"
         settings += calibration.VERSION + (_digest(vocabulary.read_bytes()) if vocabulary.is_file() else "")

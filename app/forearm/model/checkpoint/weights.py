@@ -71,6 +71,7 @@ def load_native(
     threads: int,
     ranks: Sequence[int] = (),
     kv_groups: bool = False,
+    beside: _native.Executor | None = None,
     progress: bool = True,
     weight_cache: str = "",
     weight_cache_bytes: int | None = None,
@@ -81,6 +82,7 @@ def load_native(
     """Return a native executor with all weights packed; the caller allocates its KV cache.
 
     kv_groups: layers with a window have KV blocks of their own.
+    beside: the executor of the model that this one drafts for; see _native.pyi.
     progress: show a bar on stderr with bytes and bytes per second.
     weight_cache: the folder that keeps packed weights between starts, which are written in the background; empty: none;
     auto: environment.cache_folder, for weights that are worth it. weight_cache_bytes: most bytes of its files.
@@ -90,8 +92,8 @@ def load_native(
     Raises: ConfigError for weights that are not numbers; ValueError or MemoryError from the executor.
     """
     executor = _native.Executor(
-        checkpoint.config, matrices(checkpoint.config), checkpoint.formats, checkpoint.kv_dtype, step_tokens,
-        step_sequences, step_logit_rows, checkpoint.max_model_len, cores, threads, ranks, kv_groups,
+        checkpoint.config, checkpoint.multiplied, checkpoint.formats, checkpoint.kv_dtype, step_tokens, step_sequences,
+        step_logit_rows, checkpoint.max_model_len, cores, threads, ranks, kv_groups, beside,
     )  # fmt: skip
     _log_arithmetic(checkpoint)
     if checkpoint.config.modules:

@@ -239,7 +239,7 @@ class ModelConfig:
     slopes: tuple[float, ...] = ()  # of each head: times the distance, subtracted from its scores (ALiBi); (): none
     embed_norm: bool = False  # a norm behind the embedding, whose output is the residual (Bloom)
     fuses: bool = False  # the residual begins with the embedding and a row beside each token, joined (predictor.py)
-    keeps_hidden: bool = False  # a step keeps the rows of all tokens behind the last layer, before the final norm
+    keeps_hidden: bool = False  # a step keeps the rows of all tokens behind the final norm
     embed_width: int = 0  # numbers of an embedding that is projected behind its norm (ALBERT); 0: hidden, as they are
     dropped_token: int | None = None  # its embedding is 0, the others of its text grow as if it were dropped (ESM)
     norm_eps: float = 1e-6
@@ -293,7 +293,7 @@ class ModelConfig:
     # `step` rows after the one before. "[halves]": the rows of each head's two halves alternate. "[_a,_b]": rows of two
     # tensors, whose names end so.
     names: dict[str, str] = field(default_factory=dict)
-    shared: dict[str, str] = field(default_factory=dict)  # matrices that are those of an earlier layer, by name
+    shared: dict[str, str] = field(default_factory=dict)  # matrices that are another's, or a lender's (predictor.py)
 
     def heads_of(self, mixer: Attention | LatentAttention | CompressedAttention) -> tuple[int, int, int]:
         """Return the numbers of a layer's heads and kv heads, and the size of its heads."""

@@ -180,6 +180,8 @@ class CentredWeights:
             self._target.load_vector(norm, self._weights_of(norm) * own - one)
             bias = self._norm_biases.get(norm, np.zeros(self._config.hidden, np.float32))
             self._target.load_vector(f"{norm}.bias", (bias - self._means.get(norm, np.float32(0))) * own)
+            if norm == "final_norm" and self._config.keeps_hidden:
+                self._target.load_vector("head_columns", own)
         self._target.finish_loading()
 
     def _row_weights(self, part: str) -> Float32Array | None:
