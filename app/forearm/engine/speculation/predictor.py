@@ -58,7 +58,7 @@ class _Waiting:
         """Return the first `count` positions, and remove them."""
         states = self.states[0] if len(self.states) == 1 else np.concatenate(self.states)
         taken = self.tokens[:count], states[:count]
-        self.first, self.tokens, self.states = self.first + count, self.tokens[count:], [states[count:]]
+        self.first, self.tokens, self.states = self.first + count, self.tokens[count:], [states[count:].copy()]
         return taken
 
 
@@ -112,7 +112,7 @@ class Predictor:
             elif piece.start < waiting.end:
                 waiting.cut(piece.start)
             waiting.tokens += tokens
-            waiting.states.append(own[: len(tokens)])
+            waiting.states.append(own[: len(tokens)].copy())  # a view would keep the rows of the whole step
             if (waiting.end - 1) // BLOCK_TOKENS > waiting.first // BLOCK_TOKENS:
                 begin = waiting.first
                 tokens, some = waiting.take(len(waiting.tokens) - 1)  # not the newest: a draft may want its logits
