@@ -93,8 +93,7 @@ def fit(
     """
     asked = config.max_model_len
     checkpoint = _opened(config, folder, asked if isinstance(asked, int) else None)
-    if draft and draft.config.fuses:
-        draft = borrowing(draft, checkpoint)
+    draft = borrowing(draft, checkpoint) if draft and draft.config.fuses else draft
     groups = groups_of(config, checkpoint, draft)
     block_bytes = _native.kv_block_bytes(checkpoint.config, checkpoint.kv_dtype, groups.count > 1)
     block_bytes += kv_bytes(draft) if draft else 0
@@ -126,21 +125,8 @@ def fit(
     if checkpoint.config.pooled:  # no keys outlive a step: blocks of the largest one, where each text begins a block
         blocks = blocks_for(limits.step_tokens) + limits.running
     states += kept * state_bytes
-    return Fit(
-        checkpoint,
-        draft,
-        limits,
-        scratch,
-        states,
-        kept,
-        drafted,
-        vocabulary,
-        grammars,
-        inbox,
-        block_bytes,
-        blocks,
-        memory,
-    )
+    taken = (scratch, states, kept, drafted, vocabulary, grammars, inbox, block_bytes, blocks)
+    return Fit(checkpoint, draft, limits, *taken, memory)
 
 
 def sequence_states(config: EngineConfig) -> int:
