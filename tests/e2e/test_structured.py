@@ -24,7 +24,7 @@ from tests.json_schemas import HARD, schemas
 
 from forearm import LLM, SamplingParams, StructuredOutputsParams
 from forearm.engine.executor import NativeExecutor
-from forearm.errors import InvalidRequest
+from forearm.errors import ConfigError, InvalidRequest
 from forearm.model.checkpoint.hub import DEMO_MODEL
 from forearm.offline.outputs import CompletionOutput
 from forearm.text.grammars.constraints import ConstraintRequest, grammar_of
@@ -142,6 +142,19 @@ def test_it_holds_for_every_way_to_choose(llm: LLM, params: dict[str, Any], pena
 
     for output in outputs:
         assert check(output, PERSON)
+
+
+def test_white_space_may_be_ruled_out_for_all_calls_of_an_llm(tmp_path: Path) -> None:
+    asked = [StructuredOutputsParams(json=PERSON)] * 8
+    with LLM(
+        write_random_model(tmp_path), max_model_len=512, structured_outputs_config={"disable_any_whitespace": True}
+    ) as llm:
+        texts = [output.text for output in generate(llm, asked)]
+
+    between = [re.sub(r'"(\\.|[^"\\])*"', "", text) for text in texts]
+    assert not any(re.search(r"\s", text) for text in between)
+    with pytest.raises(ConfigError, match="structured_outputs_config: no_such is 1; write disable_any_whitespace"):
+        LLM(tmp_path, structured_outputs_config={"no_such": 1})
 
 
 def test_regular_expressions_choices_and_grammars_hold(llm: LLM) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from forearm.config import configs, vllm_compat
 from forearm.config.engine_config import EngineConfig
 from forearm.config.flags import shown
-from forearm.config.settings import Parse, inverses
+from forearm.config.settings import Parse, inverses, structured_outputs
 from forearm.config.settings import settings_of as declared
 from forearm.errors import ConfigError
 
@@ -136,6 +137,15 @@ def settings_of(others: Mapping[str, Any]) -> dict[str, Any]:
         else:
             raise TypeError(f"LLM() got an unexpected keyword argument {name!r}")
     return settings
+
+
+def any_whitespace(structured_outputs_config: Mapping[str, Any] | None) -> bool:
+    """Return whether constrained JSON may have white space between its parts. Raises: ConfigError."""
+    try:
+        given = structured_outputs(json.dumps(dict(structured_outputs_config or {})))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"structured_outputs_config: {error}") from None
+    return not given.get("disable_any_whitespace")
 
 
 def for_throughput(config: EngineConfig) -> EngineConfig:

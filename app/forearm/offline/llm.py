@@ -26,7 +26,7 @@ from forearm.engine.start import start
 from forearm.errors import InvalidRequest
 from forearm.model.checkpoint.hub import find_model, find_tokenizer
 from forearm.model.generation import sampling_defaults
-from forearm.offline.arguments import EngineArgs, for_throughput, settings_of
+from forearm.offline.arguments import EngineArgs, any_whitespace, for_throughput, settings_of
 from forearm.offline.beams import BeamSearchOutput, search
 from forearm.offline.metric_values import MetricValue, metric_values
 from forearm.offline.outputs import RequestOutput
@@ -65,6 +65,7 @@ class LLM(PoolingCalls):
         max_model_len: int | None = None,
         seed: int = 0,
         chat_template: str | None = None,
+        structured_outputs_config: Mapping[str, Any] | None = None,
         **others: Any,
     ) -> None:
         """`others`: every field of EngineConfig under vLLM's name (max_num_seqs, kv_cache_memory_bytes, …).
@@ -74,6 +75,7 @@ class LLM(PoolingCalls):
         given = {"model": str(model), "max_model_len": max_model_len, "seed": seed, "tokenizer": str(tokenizer or "")}
         given["dtype"] = str(dtype).removeprefix("torch.")  # vLLM takes torch.bfloat16 as well
         config = for_throughput(engine_config(**given, **settings_of(others)))
+        self._any_whitespace = any_whitespace(structured_outputs_config)
         self._folder = find_model(config.model, revision=config.revision, **config.hub)
         source = self._folder
         if config.tokenizer:
@@ -304,6 +306,7 @@ class LLM(PoolingCalls):
                 changes["bad_words_token_ids"] = bad_words_token_ids(self._tokenizer, params.bad_words)
             if params.structured_outputs is not None:
                 asked = constraint_request(msgspec.structs.asdict(params.structured_outputs), "structured_outputs")
+                asked = replace(asked, any_whitespace=asked.any_whitespace and self._any_whitespace)
                 changes |= {"grammar": self._grammars.start(asked).result(), "structured_outputs": None}
             if changes:
                 found[at] = msgspec.structs.replace(params, **changes)
