@@ -8,6 +8,7 @@ import select
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -16,6 +17,7 @@ from typing import Any
 from bench.peers.contestants import DRIVERS, Missing
 
 Steps = list[tuple[float, list[int]]]
+END_S = 60  # that a process may take to end
 
 
 class Driven:
@@ -54,9 +56,15 @@ class Driven:
         return [(seconds, numbers) for seconds, numbers in answer["steps"]]
 
     def close(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.wait()
+        """End the process once it is done: forearm keeps packed weights for the next start."""
+        assert self._process.stdin
+        with suppress(BrokenPipeError):  # it has ended before
+            self._process.stdin.close()
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         self._log.close()
 
     def _answer(self) -> dict[str, Any]:
