@@ -163,8 +163,8 @@ def figures_beside(
             llama.close()
 
 
-def main() -> None:
-    """Measure, print and record."""
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--name", default="", help="of the model in the results; its file's or folder's by default")
@@ -179,8 +179,12 @@ def main() -> None:
     )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, help="machine's file that the figures are added to")
-    given = parser.parse_args()
+    return parser.parse_args()
 
+
+def main() -> None:
+    """Measure, print and record."""
+    given = arguments()
     tokenizer, name = load_tokenizer(given.model), given.name or given.model.stem
     texts = {path.stem: tokenizer.encode(path.read_text()) for path in sorted(TEXTS.glob("*.txt"))}
     found: list[Figure] = []

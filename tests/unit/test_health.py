@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,12 +48,11 @@ def test_exit_status_follows_readiness(server: http.server.HTTPServer, capsys: p
     assert "so it is" in capsys.readouterr().err
 
 
-def test_a_port_without_a_server_is_not_ready(
-    server: http.server.HTTPServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    port = server.server_port
-    server.server_close()
-    assert main(["health", "--url", f"http://127.0.0.1:{port}"]) == 1
+def test_a_port_without_a_server_is_not_ready(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as silent:  # bound, so that no other test's server gets the port, but not listening
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        assert main(["health", "--url", f"http://127.0.0.1:{port}"]) == 1
     assert f"not ready: http://127.0.0.1:{port}: [Errno 111]" in capsys.readouterr().err
 
 

@@ -32,8 +32,9 @@ def test_a_whole_folder_opens_with_its_sizes(tmp_path: Path) -> None:
     assert checkpoint.max_model_len == 64
     # panels of 16 rows: 50 -> 64, 24 -> 32, 8 -> 16, 40 -> 48; vectors in float32, 24 -> 32
     padded = 2 * 64 * 24 + 2 * (2 * 32 * 24 + 2 * 16 * 24 + 2 * 48 * 24 + 32 * 40)
-    rows = 2 * 64 + 2 * (2 * 32 + 2 * 16 + 2 * 48 + 32)  # each tensor may have a scale
-    assert checkpoint.packed_bytes == 2 * padded + 4 * rows + 4 * 5 * 32
+    # a row of each tensor may have a scale in float32; those of a tensor fill lines of 32: 16 -> 32, 48 -> 64
+    scales = 2 * 64 + 2 * (2 * 32 + 2 * 32 + 2 * 64 + 32)
+    assert checkpoint.packed_bytes == 2 * padded + 4 * scales + 4 * 5 * 32
 
 
 @pytest.mark.parametrize(
