@@ -6,7 +6,7 @@ __all__ = ["CompilationConfig", "KVTransferConfig", "PoolerConfig", "StructuredO
 
 
 class PoolerConfig(dict[str, Any]):
-    """How a pooling model's vectors are made: LLM's pooler_config."""
+    """Settings of a pooling model's vectors: LLM's pooler_config."""
 
 
 class StructuredOutputsConfig(dict[str, Any]):

@@ -159,7 +159,7 @@ class BlockPool:
             sequence.shared = known * BLOCK_TOKENS
         if end > first:
             sequence.kept = sequence.computed
-            if self.states and sequence.state is not None:  # one that does not run yet gets the copy with its slot
+            if self.states is not None and sequence.state is not None:  # a waiting one gets it with its slot
                 self.states.restore(sequence.blocks[-1], sequence.state)
         return sequence.computed - before
 

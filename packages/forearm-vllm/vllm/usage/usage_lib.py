@@ -1,4 +1,4 @@
-"""Where an engine runs, which vLLM reports to its makers. forearm sends nothing."""
+"""The context of use that vLLM reports to its makers; forearm sends nothing."""
 
 from enum import Enum
 
@@ -6,7 +6,7 @@ __all__ = ["UsageContext"]
 
 
 class UsageContext(str, Enum):
-    """Where an engine runs."""
+    """A place that an engine runs in."""
 
     UNKNOWN_CONTEXT = "UNKNOWN_CONTEXT"
     LLM_CLASS = "LLM_CLASS"
