@@ -33,7 +33,6 @@ from forearm.model.gguf.conversion.written_tensors import (
     column_orders,
     columns_of,
     in_file_order,
-    unused_shapes,
     written_names,
 )
 from forearm.model.gguf.gguf import is_gguf, read_gguf
@@ -288,9 +287,9 @@ def _of_folder(checkpoint: Checkpoint, name: str) -> _Contents:
     copied = {factor: ("F32", values.view(np.uint8)) for factor, values in factors.items()}
     shapes = _shapes(config, found) | {factor: values.shape for factor, values in factors.items()}
     rounded = _rounded(config, found)
-    if family.architecture == "gemma3n":  # what no part fills is zeros
-        shapes |= (unused := unused_shapes(config))
-        rounded |= {name: shape[1] for name, shape in unused.items() if len(shape) > 1}
+    unused = family.unused(config)  # what no part fills is zeros
+    shapes |= unused
+    rounded |= {name: shape[1] for name, shape in unused.items() if len(shape) > 1}
     return _Contents(metadata, found, shapes, rounded, copied, *family.factors(config, keys))
 
 

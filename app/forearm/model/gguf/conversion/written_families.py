@@ -29,7 +29,8 @@ class GgufFamily:
 
     names: of tensors that differ from those of the architecture, where a file may have either. factors: returns the
     model without multipliers that files have no keys for, and what its matrices are multiplied with instead: one
-    number, or one for each row, by the executor's name in a layer.
+    number, or one for each row, by the executor's name in a layer. unused: returns the shapes of tensors that
+    llama.cpp asks for and does not use, which are zeros.
     """
 
     architecture: str
@@ -39,6 +40,7 @@ class GgufFamily:
         config,
         {},
     )
+    unused: Callable[[ModelConfig], dict[str, tuple[int, ...]]] = lambda config: {}
 
 
 def family_of(config: ModelConfig) -> GgufFamily:
@@ -74,7 +76,7 @@ GGUF_FAMILIES: dict[str, GgufFamily] = {
     "jais2": GgufFamily("jais2"), "ministral3": GgufFamily("mistral3", dense.ministral3),
     "gemma": GgufFamily("gemma"), "gemma2": GgufFamily("gemma2", gemma.gemma2),
     **dict.fromkeys(("gemma3_text", "gemma3"), GgufFamily("gemma3", gemma.gemma3)),
-    **dict.fromkeys(("gemma3n_text", "gemma3n"), GgufFamily("gemma3n", gemma.gemma3n)),
+    **dict.fromkeys(("gemma3n_text", "gemma3n"), GgufFamily("gemma3n", gemma.gemma3n, unused=gemma.unused_by_gemma3n)),
     **dict.fromkeys(("gemma4_text", "gemma4"), GgufFamily("gemma4", gemma.gemma4, _GATE_UP)),
     # with experts
     "mixtral": GgufFamily("llama"), "qwen2_moe": GgufFamily("qwen2moe"), "qwen3_moe": GgufFamily("qwen3moe"),

@@ -24,9 +24,10 @@ def _sliding_theta(config: ModelConfig) -> GgufKeys:
     return {"rope.freq_base_swa": theta_of(config.ropes[ropes[0]])} if ropes else {}
 
 
-def _shared(config: ModelConfig) -> int:
-    """Return the number of layers that read keys and values of others."""
-    return sum(isinstance(one.mixer, Attention) and one.mixer.shared_from is not None for one in config.layers)
+def _shared(config: ModelConfig) -> list[int]:
+    """Return the numbers of layers that read keys and values of others."""
+    mixers = [one.mixer for one in config.layers]
+    return [i for i, one in enumerate(mixers) if isinstance(one, Attention) and one.shared_from is not None]
 
 
 def gemma3n(config: ModelConfig, keys: Keys) -> GgufKeys:
@@ -35,9 +36,19 @@ def gemma3n(config: ModelConfig, keys: Keys) -> GgufKeys:
     return windows(config, keys) | _sliding_theta(config) | {
         "final_logit_softcapping": config.logits_softcap, "altup.active_idx": 0,
         "altup.num_inputs": config.alt_up.streams if config.alt_up else 1,
-        "embedding_length_per_layer_input": config.per_layer, "attention.shared_kv_layers": _shared(config),
+        "embedding_length_per_layer_input": config.per_layer, "attention.shared_kv_layers": len(_shared(config)),
         "activation_sparsity_scale": [-inf if cut is None else cut for cut in cuts],
     }  # fmt: skip
+
+
+def unused_by_gemma3n(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of keys' and values' tensors of layers that read those of others.
+
+    They are in Gemma 3n's published checkpoints, and llama.cpp opens no file without them, but neither uses them.
+    """
+    rows = config.kv_heads * config.head_dim
+    shapes = {"attn_k": (rows, config.hidden), "attn_v": (rows, config.hidden), "attn_k_norm": (config.head_dim,)}
+    return {f"blk.{i}.{name}.weight": shape for i in _shared(config) for name, shape in shapes.items()}
 
 
 def gemma4(config: ModelConfig, keys: Keys) -> GgufKeys:
@@ -49,7 +60,7 @@ def gemma4(config: ModelConfig, keys: Keys) -> GgufKeys:
     sizes |= {f"{key}_swa": config.head_dim for key in (*sizes, "rope.dimension_count")}
     kv_heads = [config.heads_of(one)[1] for one in mixers]
     return sizes | windows(config, keys) | _sliding_theta(config) | {
-        "final_logit_softcapping": config.logits_softcap, "attention.shared_kv_layers": _shared(config),
+        "final_logit_softcapping": config.logits_softcap, "attention.shared_kv_layers": len(_shared(config)),
         "embedding_length_per_layer_input": config.per_layer, "attention.head_count_kv": kv_heads,
         "expert_shared_feed_forward_length": None, **({"expert_count": None} if not experts else {}),
     }  # fmt: skip

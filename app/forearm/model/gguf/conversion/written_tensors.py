@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.checkpoint.vector_names import VECTORS
-from forearm.model.families.config import Attention, ModelConfig
+from forearm.model.families.config import ModelConfig
 from forearm.model.families.recurrences import GatedDelta, SelectiveScan, ShortConv
 from forearm.model.gguf.gguf_architectures import NAMES, GgufArchitecture
 
@@ -48,21 +48,6 @@ def columns_of(config: ModelConfig, name: str) -> int:
     if isinstance(mixer, SelectiveScan):
         return {"conv": mixer.taps, "a_log": mixer.state_dim}.get(key, 0)
     return mixer.taps if key == "conv" and isinstance(mixer, GatedDelta | ShortConv) else 0
-
-
-def unused_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of keys' and values' tensors of layers that read those of others.
-
-    They are in Gemma 3n's published checkpoints, and llama.cpp opens no file without them, but neither uses them.
-    """
-    rows = config.kv_heads * config.head_dim
-    shapes = {"attn_k": (rows, config.hidden), "attn_v": (rows, config.hidden), "attn_k_norm": (config.head_dim,)}
-    shared = (
-        i
-        for i, one in enumerate(config.layers)
-        if isinstance(one.mixer, Attention) and one.mixer.shared_from is not None
-    )
-    return {f"blk.{i}.{name}.weight": shape for i in shared for name, shape in shapes.items()}
 
 
 def in_file_order(config: ModelConfig, part: TensorPart) -> list[TensorPart]:
