@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -219,16 +220,25 @@ def test_the_log_says_why_prefixes_are_not_cached(folder: Path, caplog: pytest.L
     assert "prefix caching: off (no memory for copies of states)" in caplog.text
 
 
-@pytest.mark.parametrize("method", ["ngram", "draft_model"])
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"max_num_seqs": 4, "threads": 1},
-        {"max_num_seqs": 1, "threads": 2, "enable_prefix_caching": False},
-        {"max_num_seqs": 4, "threads": 2, "max_num_batched_tokens": 9, "state_cache_slots": 3},
-    ],
-    ids=["together", "in turns", "chunks"],
-)
+DRAFTING = {
+    "together": {"max_num_seqs": 4, "threads": 1},
+    "in turns": {"max_num_seqs": 1, "threads": 2, "enable_prefix_caching": False},
+    "chunks": {"max_num_seqs": 4, "threads": 2, "max_num_batched_tokens": 9, "state_cache_slots": 3},
+}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Draft in all ways by both methods with --whole; else in each way by one of them."""
+    if "method" not in metafunc.fixturenames:
+        return
+    asked = [("together", "draft_model"), ("in turns", "ngram"), ("chunks", "draft_model")]
+    if metafunc.config.getoption("--whole"):
+        asked = list(product(DRAFTING, ["ngram", "draft_model"]))
+    metafunc.parametrize(
+        ("settings", "method"), [(DRAFTING[way], method) for way, method in asked], ids=["-".join(one) for one in asked]
+    )
+
+
 def test_drafts_change_no_token(
     folder: Path,
     cold: tuple[str, list[list[int]]],
