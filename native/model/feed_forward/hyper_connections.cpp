@@ -6,6 +6,7 @@
 
 #include "model/step/multiply.h"
 #include "model/step/multiply_heads.h"
+#include "model/step/sigmoid.h"
 
 namespace forearm {
 namespace {
@@ -28,8 +29,6 @@ float fold(float (&lanes)[16]) {
     for (int lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
   return lanes[0];
 }
-
-float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 
 }  // namespace
 

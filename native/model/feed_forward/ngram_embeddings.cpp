@@ -7,13 +7,12 @@
 
 #include "model/step/multiply.h"
 #include "model/step/multiply_heads.h"
+#include "model/step/sigmoid.h"
 
 namespace forearm {
 namespace {
 
 constexpr float kLeastGate = 1e-6f;
-
-float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 
 }  // namespace
 

@@ -1,12 +1,12 @@
 #include "model/mixers/latent_attention.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 
 #include "model/mixers/paged_attention.h"
 #include "model/step/multiply.h"
 #include "model/step/multiply_heads.h"
+#include "model/step/sigmoid.h"
 
 namespace forearm {
 
@@ -182,7 +182,7 @@ void LatentAttention::gate(size_t layer, int64_t head, Range rows, Range columns
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const float* gates = floats_at(beside, last ? step_.batch().logit_row[r] : r, from);
     float* x = floats_at(step_.scratch.mixed.raw, r, first);
-    for (int64_t i = 0; i < columns.size(); ++i) x[i] *= 1.0f / (1.0f + std::exp(-gates[i]));
+    for (int64_t i = 0; i < columns.size(); ++i) x[i] *= sigmoid(gates[i]);
   }
 }
 
