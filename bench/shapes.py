@@ -111,6 +111,7 @@ ARCHITECTURES = {
     "qwen3_5_text": "Qwen3_5ForCausalLM",
     "lfm2": "Lfm2ForCausalLM",
     "mamba": "MambaForCausalLM",
+    "rwkv7": "RWKV7ForCausalLM",
 }
 # Three layers of four have the gated delta rule.
 _QWEN3_5 = {
@@ -137,6 +138,15 @@ _QWEN3_MOE = {
     "norm_topk_prob": True,
 }
 _MAMBA = {"state_size": 16, "time_step_rank": 128, "conv_kernel": 4, "use_conv_bias": True, "use_bias": False}
+_RWKV7 = {
+    "head_dim": 64,
+    "decay_low_rank_dim": 64,
+    "a_low_rank_dim": 64,
+    "v_low_rank_dim": 32,
+    "gate_low_rank_dim": 128,
+    "hidden_act": "sqrelu",
+    "norm_eps": 1e-5,
+}
 
 SHAPES = {
     "smollm2-135m": Shape("llama", 49152, 576, 1536, 30, 9, 3, 1e5, tied=True),
@@ -148,6 +158,7 @@ SHAPES = {
     "qwen3.5-9b": Shape("qwen3_5_text", 248320, 4096, 12288, 32, 16, 4, 1e7, others=_QWEN3_5),
     "lfm2-1.2b": Shape("lfm2", 65536, 2048, 8192, 16, 32, 8, 1e6, tied=True, others=_LFM2),
     "mamba-1.4b": Shape("mamba", 50280, 2048, 4096, 48, 1, 1, 1e4, tied=True, others=_MAMBA),
+    "rwkv7-0.4b": Shape("rwkv7", 65536, 1024, 4096, 24, 16, 16, 1e4, others=_RWKV7),
 }
 
 
