@@ -98,12 +98,40 @@ def test_a_body_in_another_encoding_is_told_as_such(server: Server, body: bytes,
     ("path", "fields", "told"),
     [
         ("/v1/completions", {"prompt": "a", "stop": ["b", ""]}, "stop.1: String should have at least 1 character"),
-        ("/v1/completions", {"prompt": "a", "stop": 7}, "stop: Input should be a valid string"),
-        ("/v1/completions", {"prompt": ["a", None], "n": 0}, "prompt.1: Input should be a valid string"),
-        ("/v1/responses", {"input": "a", "metadata": {"Team": 7}}, "metadata.Team: Input should be a valid string"),
+        (
+            "/v1/completions",
+            {"prompt": "a", "stop": 7},
+            "stop: Input should be a valid string or a valid array; it is 7",
+        ),
+        ("/v1/completions", {"prompt": ["a", None]}, "prompt.1: Input should be a valid string; it is null"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": [5]}]},
+            "messages.0.content.0: Input should be an object or a valid string; it is 5",
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": {"type": "text"}}]},
+            "messages.0.content: Input should be a valid string or a valid array; it is an object",
+        ),
+        (
+            "/v1/completions",
+            {"prompt": "a", "temperature": 9},
+            "temperature: Input should be less than or equal to 2; it is 9",
+        ),
+        (
+            "/v1/responses",
+            {"input": "a", "metadata": {"Team": "a", "Size": 7}},
+            "metadata.Size: Input should be a valid string; it is 7",
+        ),
+        (
+            "/v1/completions",
+            {"prompt": "a", "seed": "é" * 200},
+            f'seed: Input should be a valid integer, unable to parse string as an integer; it is "{"é" * 99}…',
+        ),
     ],
 )
-def test_where_a_field_may_be_of_several_types_the_error_is_of_the_one_meant(
+def test_an_error_names_what_a_field_may_be_and_what_it_is(
     server: Server, path: str, fields: dict[str, Any], told: str
 ) -> None:
     error = server.http.post(path, json=fields).json()["error"]

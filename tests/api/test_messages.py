@@ -185,3 +185,17 @@ def test_sampling_fields_reach_the_engine(server: Server) -> None:
 
     params = server.engine.submits[-1].params
     assert (params.temperature, params.top_k, params.top_p, params.seed) == (0.5, 3, 0.25, 4)
+
+
+@pytest.mark.parametrize(
+    ("block", "told"),
+    [
+        (5, 'messages[0].content[0]: write an object with a type, as {"type": "text", "text": "Hello"}'),
+        ({"text": "a"}, 'messages[0].content[0]: write an object with a type, as {"type": "text", "text": "Hello"}'),
+        ({"type": "text"}, "messages[0].content[0].text: it must be a string"),
+    ],
+)
+def test_a_wrong_block_is_told_what_stands_there(server: Server, block: Any, told: str) -> None:
+    reply = say(server, [{"role": "user", "content": [block]}])
+
+    assert (reply.status_code, reply.json()["error"]["message"]) == (400, told)

@@ -36,7 +36,11 @@ TOOL = {"type": "function", "name": "f", "parameters": {}}
             "input",
             "input[0].content[0].text",
         ),
-        ({"input": [{"role": "user", "content": ["x"]}]}, "input", "input[0].content[0]"),
+        (
+            {"input": [{"role": "user", "content": ["x"]}]},
+            "input",
+            'input[0].content[0]: write an object with a type, as {"type": "text", "text": "Hello"}',
+        ),
         ({"input": [{"type": ["x"], "role": "user"}]}, "input", "input[0]"),
         ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "input", "call_id 'c'"),
         ({"input": [{"type": "function_call", "call_id": "c", "name": 5, "arguments": ""}]}, "input", "input[0].name"),

@@ -8,7 +8,7 @@ from typing import Any
 from forearm.api.anthropic.request_bodies import CountRequest, MessagesRequest, MessagesToolChoice
 from forearm.api.generation.translation import BoundedChat, chat_request
 from forearm.api.generation.unsupported import ClientWarnings
-from forearm.api.responses.input_items import reasoning_text, refuse
+from forearm.api.responses.input_items import reasoning_text, refuse, type_of
 from forearm.json_types import Json
 
 # The chat's name and the messages API's name of the same field.
@@ -70,9 +70,9 @@ class MessagesConversation:
             refuse(f"{where}.content: it must be a string or a list of blocks", "messages")
         for number, block in enumerate(blocks):
             place = f"{where}.content[{number}]"
-            kind = str(block.get("type")) if isinstance(block, dict) else "none"
+            kind = type_of(place, block, "messages")
             if kind == "text":
-                self._message(role)["content"] += _texts(place, [block])
+                self._message(role)["content"].append(_text(place, block))
             elif kind == "tool_result" and role == "user":
                 self._result(place, block)
             elif kind == "tool_use" and role == "assistant":
@@ -250,11 +250,17 @@ def _texts(where: str, given: Any) -> list[Json]:
     blocks = [{"type": "text", "text": given}] if isinstance(given, str) else given
     if not isinstance(blocks, list):
         refuse(f"{where}: it must be a string or a list of text blocks", "messages")
-    for number, block in enumerate(blocks):
-        kind = str(block.get("type")) if isinstance(block, dict) else "none"
-        if kind != "text" or not isinstance(block.get("text"), str):
-            refuse(f"{where}[{number}]: blocks of type {kind[:100]!r} are not supported there; write text", "messages")
-    return [{"type": "text", "text": block["text"]} for block in blocks]
+    return [_text(f"{where}[{number}]", block) for number, block in enumerate(blocks)]
+
+
+def _text(place: str, block: Any) -> Json:
+    """Return a text block as a part of a chat message. Raises: InvalidRequest for any other block."""
+    kind = type_of(place, block, "messages")
+    if kind != "text":
+        refuse(f"{place}: blocks of type {kind[:100]!r} are not supported there; write text", "messages")
+    if not isinstance(block.get("text"), str):
+        refuse(f"{place}.text: it must be a string", "messages")
+    return {"type": "text", "text": block["text"]}
 
 
 def _plain(parts: list[Json]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Coroutine
@@ -22,6 +23,7 @@ Model = TypeVar("Model", bound=BaseModel)
 MOST_UNKNOWN = 256  # each one is counted, and logged once
 # pydantic's names for the members of a union: str, list[int], constrained-str; or the class name of a body.
 _TYPE = re.compile(r"str|int|float|bool|dict|constrained-\w+|[\w-]+\[.*\]")
+_SHOULD_BE = "Input should be "  # how pydantic's messages about types and ranges begin
 _JSON = re.compile(r"application/([\w.-]+\+)?json", re.IGNORECASE)
 
 
@@ -122,11 +124,11 @@ async def content_of(request: Request) -> bytearray:
 
 
 def invalid(error: ValidationError) -> InvalidRequest:
-    """Return the first error: its place and what is wrong.
+    """Return the first error: its place, what may stand there, and what does.
 
-    Where a field may have several types, it is the error of the type that agrees longest with the client's value.
+    Where a field may have several types, it is the error of those that agree longest with the client's value.
     """
-    found = error.errors(include_url=False, include_context=False, include_input=False)
+    found = error.errors(include_url=False, include_context=False)
     first = found[0]["loc"]
     field = first[: next((at for at, part in enumerate(first) if _is_type(part)), len(first))]
     by_type: dict[tuple[int | str, ...], ErrorDetails] = {}
@@ -138,12 +140,23 @@ def invalid(error: ValidationError) -> InvalidRequest:
         by_type.values(),
         key=lambda one: ([p if isinstance(p, int) else 0 for p in _place(one)], one["type"].endswith("too_long")),
     )
-    place = [str(part) for part in _place(meant)]
-    shown = f"{'.'.join(place)}: {meant['msg']}" if place else meant["msg"]
+    wrong_types = [one["msg"] for one in found if one["type"].endswith("_type") and _place(one) == _place(meant)]
+    others = (message.removeprefix(_SHOULD_BE) for message in wrong_types if message != meant["msg"])
+    message = " or ".join(dict.fromkeys([meant["msg"], *others]))
     if meant["type"] == "string_too_long":
-        inputs = (one["input"] for one in error.errors() if one["loc"] == meant["loc"])
-        shown += f", and it has {len(next(inputs))}"
-    return InvalidRequest(shown, place[0] if place else None)
+        message += f", and it has {len(meant['input'])}"
+    elif message.startswith(_SHOULD_BE):
+        message += f"; it is {_shown(meant['input'])}"
+    place = [str(part) for part in _place(meant)]
+    return InvalidRequest(f"{'.'.join(place)}: {message}" if place else message, place[0] if place else None)
+
+
+def _shown(value: Any) -> str:
+    """Return a value as JSON has it, its first 100 characters; of a list or an object what it is alone."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "an array"
+    text = json.dumps(value[:100] if isinstance(value, str) else value, ensure_ascii=False)
+    return text if len(text) <= 100 else f"{text[:100]}…"
 
 
 def _place(error: ErrorDetails) -> list[int | str]:

@@ -219,6 +219,14 @@ def refuse(message: str, param: str = "input") -> NoReturn:
     raise InvalidRequest(message, param)
 
 
+def type_of(place: str, part: Any, param: str) -> str:
+    """Return the type of a part of a message. Raises: InvalidRequest if it is no object that has one."""
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        refuse(f'{place}: write an object with a type, as {{"type": "text", "text": "Hello"}}', param)
+    kind: str = part["type"]
+    return kind
+
+
 def _kind(item: Json) -> str:
     """Return the type of an item, which messages and references may leave out."""
     kind = item.get("type")
@@ -235,7 +243,7 @@ def _content(where: str, content: Any) -> str | list[Json]:
         refuse(f"{where}: it must be a string or a list of parts")
     parts = []
     for number, part in enumerate(content):
-        kind = str(part.get("type")) if isinstance(part, dict) else "none"
+        kind = type_of(f"{where}[{number}]", part, "input")
         if kind not in _TEXTS:
             refuse(f"{where}[{number}]: parts of type {kind[:100]!r} are not supported; this model takes text only")
         text = part.get(_TEXTS[kind])
