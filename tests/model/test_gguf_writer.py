@@ -31,6 +31,9 @@ from forearm.model.quantization.quality import read_report
 CASE = {case.name: case for case in CASES}
 _BIASES = {"attention_bias": True, "mlp_bias": True}
 CASE["llama-biases"] = replace(CASE["llama-gqa"], name="llama-biases", settings=_BIASES)
+CASE["qwen3-biases"] = replace(
+    CASE["qwen3"], name="qwen3-biases", settings=CASE["qwen3"].settings | {"attention_bias": True}
+)
 _EVERY_LAYER = CASE["qwen3-moe"].settings | {"mlp_only_layers": []}
 CASE["qwen3-moe-all"] = replace(CASE["qwen3-moe"], name="qwen3-moe-all", settings=_EVERY_LAYER)
 _PARTIAL = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.5}}
@@ -311,6 +314,28 @@ def test_what_a_file_can_t_say_is_refused(tmp_path: Path) -> None:
     assert "helium: forearm writes no GGUF files of this family" in refusal("helium", tmp_path / "a")
     assert "layers of this mistral has no key" in refusal("mistral-window", tmp_path / "b")
     assert "layers of this qwen3_moe has no key" in refusal("qwen3-moe", tmp_path / "c"), "one layer is dense"
+
+
+@pytest.mark.parametrize(
+    ("family", "told"),
+    [
+        ("qwen3-biases", "qwen3 with blk.0.attn_output.bias, which this qwen3 has"),
+        ("gptj", "gptj"),
+        ("llama-biases", ""),
+        ("qwen2", ""),
+        ("gpt-oss", ""),
+    ],
+)
+def test_what_llama_cpp_does_not_open_is_told(
+    family: str, told: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(CASE[family], tmp_path / "floats")
+
+    written(tmp_path / "floats", tmp_path / "made/model.gguf", "Q8_0")
+
+    warnings = [message for message in caplog.messages if "llama.cpp opens no file" in message]
+    begin = f"llama.cpp opens no file of the architecture {told}: forearm alone will read this one"
+    assert [warning.startswith(begin) for warning in warnings] == [True] * bool(told)
 
 
 def test_a_folder_with_files_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

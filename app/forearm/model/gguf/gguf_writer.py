@@ -31,8 +31,9 @@ from forearm.model.families.matrices import matrices, uniform_formats
 from forearm.model.gguf.conversion.written_families import family_of
 from forearm.model.gguf.conversion.written_tensors import (
     column_orders,
-    columns_of,
     in_file_order,
+    shapes_of,
+    warn_of_llama_cpp,
     written_names,
 )
 from forearm.model.gguf.gguf import is_gguf, read_gguf
@@ -285,34 +286,10 @@ def _of_folder(checkpoint: Checkpoint, name: str) -> _Contents:
     if family.architecture == "falcon-h1":  # whose converter leaves an ending out
         found = [replace(part, stored=part.stored.replace(".ffn_norm.weight", ".ffn_norm")) for part in found]
     copied = {factor: ("F32", values.view(np.uint8)) for factor, values in factors.items()}
-    shapes = _shapes(config, found) | {factor: values.shape for factor, values in factors.items()}
+    warn_of_llama_cpp(config, family.architecture, found)
+    shapes = shapes_of(config, found) | {factor: values.shape for factor, values in factors.items()}
     rounded = _rounded(config, found)
     unused = family.unused(config)  # what no part fills is zeros
     shapes |= unused
     rounded |= {name: shape[1] for name, shape in unused.items() if len(shape) > 1}
     return _Contents(metadata, found, shapes, rounded, copied, *family.factors(config, keys))
-
-
-def _shapes(config: ModelConfig, found: Sequence[TensorPart]) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each tensor, whose rows several parts may share.
-
-    A table of each layer has zeros for the tokens that it does not know, as the converter writes it for llama.cpp.
-    """
-    specs = {part.name: spec for spec in matrices(config) for part in spec.parts}
-    rows: dict[str, int] = defaultdict(int)
-    for part in found:
-        rows[part.stored] = max(rows[part.stored], part.row + (part.shape[0] - 1) * part.step + 1)
-    shapes: dict[str, tuple[int, ...]] = {}
-    for part in found:
-        count, columns = rows[part.stored], part.shape[1:]
-        count = config.vocab_size if part.name == "embed_per_layer" else count
-        spec, width = specs.get(part.name.removesuffix(".bias")), columns_of(config, part.name)
-        if part.name.endswith(".shared_gate"):  # one row, which is stored as a vector
-            shapes[part.stored] = columns
-        elif spec is not None and spec.experts > 1:
-            shapes[part.stored] = (spec.experts, count // spec.experts, *columns)
-        elif width:
-            shapes[part.stored] = (count // width, width, *columns)
-        else:
-            shapes[part.stored] = (count, *columns)
-    return shapes

@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
+from forearm.config.number_formats import INTEGERS
 from forearm.model.checkpoint.tensor_part import TensorPart
 from forearm.model.checkpoint.vector_names import VECTORS
 from forearm.model.families.config import ModelConfig
+from forearm.model.families.matrices import matrices
 from forearm.model.families.recurrences import GatedDelta, SelectiveScan, ShortConv
 from forearm.model.gguf.gguf_architectures import NAMES, GgufArchitecture
+
+log = logging.getLogger(__name__)
+# Matrices whose biases llama.cpp's loader knows, by architecture. It opens no file that has another tensor ("wrong
+# number of tensors"). Source: src/models/ and create_tensor_qkv of ggml-org/llama.cpp in llama-cpp-python 0.3.36.
+_QKV = ("attn_q", "attn_k", "attn_v", "attn_qkv")
+_WITHOUT_QKV = ("falcon", "gemma4", "deepseek2")
+_NEVER_OPENED = ("gptj",)  # a name in llama-arch.cpp, for which llama-model.cpp makes no model
+_WITH_BIASES = {
+    architecture: modules.split()
+    for architectures, modules in (
+        ("llama mistral3 granite granitemoe granitehybrid falcon-h1", "attn_output ffn_gate ffn_up ffn_down"),
+        ("gpt2 starcoder starcoder2 gptneox bloom mpt jais2 nemotron", "attn_output ffn_up ffn_down"),
+        ("nemotron_h nemotron_h_moe", "attn_output ffn_up ffn_down"),
+        ("phi2", "attn_output ffn_up ffn_down output"),
+        ("gpt-oss", "attn_output ffn_gate_inp ffn_gate_exps ffn_up_exps ffn_down_exps"),
+        ("phimoe", "attn_output output"),
+        ("ernie4_5 ernie4_5-moe", "attn_output"),
+        ("qwen2", "output"),
+        ("mamba jamba", "ssm_dt"),
+    )
+    for architecture in architectures.split()
+}
 
 
 def written_names(config: ModelConfig, own: GgufArchitecture, differ: Mapping[str, str]) -> dict[str, str]:
@@ -77,3 +103,48 @@ def column_orders(config: ModelConfig) -> dict[str, npt.NDArray[np.intp]]:
             columns = np.arange(own.value_heads * own.value_dim).reshape(own.key_heads, -1, own.value_dim)
             found[f"layers.{i}.delta_out"] = columns.swapaxes(0, 1).reshape(-1)
     return found
+
+
+def warn_of_llama_cpp(config: ModelConfig, architecture: str, found: Sequence[TensorPart]) -> None:
+    """Log a warning if llama.cpp will not open a file with these parts, which forearm opens."""
+    names = {part.name for spec in matrices(config) for part in spec.parts}
+    biases = [
+        part.stored for part in found if part.name.removesuffix(".bias") in names and part.stored.endswith(".bias")
+    ]
+    known = [*([] if architecture in _WITHOUT_QKV else _QKV), *_WITH_BIASES.get(architecture, [])]
+    unknown = [bias for bias in biases if bias.removesuffix(".bias").rpartition(".")[2] not in known]
+    missing = f"of the architecture {architecture}" if architecture in _NEVER_OPENED else ""
+    if unknown and not missing:
+        missing = f"of the architecture {architecture} with {unknown[0]}, which this {config.model_type} has"
+    if missing:
+        log.warning(
+            "llama.cpp opens no file %s: forearm alone will read this one; for vLLM, too, choose --format %s or %s",
+            missing,
+            INTEGERS[4],
+            INTEGERS[8],
+        )
+
+
+def shapes_of(config: ModelConfig, found: Sequence[TensorPart]) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each tensor, whose rows several parts may share.
+
+    A table of each layer has zeros for the tokens that it does not know, as the converter writes it for llama.cpp.
+    """
+    specs = {part.name: spec for spec in matrices(config) for part in spec.parts}
+    rows: dict[str, int] = defaultdict(int)
+    for part in found:
+        rows[part.stored] = max(rows[part.stored], part.row + (part.shape[0] - 1) * part.step + 1)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for part in found:
+        count, columns = rows[part.stored], part.shape[1:]
+        count = config.vocab_size if part.name == "embed_per_layer" else count
+        spec, width = specs.get(part.name.removesuffix(".bias")), columns_of(config, part.name)
+        if part.name.endswith(".shared_gate"):  # one row, which is stored as a vector
+            shapes[part.stored] = columns
+        elif spec is not None and spec.experts > 1:
+            shapes[part.stored] = (spec.experts, count // spec.experts, *columns)
+        elif width:
+            shapes[part.stored] = (count // width, width, *columns)
+        else:
+            shapes[part.stored] = (count, *columns)
+    return shapes
