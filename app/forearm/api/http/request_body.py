@@ -153,8 +153,8 @@ def invalid(error: ValidationError) -> InvalidRequest:
 
 def _shown(value: Any) -> str:
     """Return a value as JSON has it, its first 100 characters; of a list or an object what it is alone."""
-    if isinstance(value, dict | list):
-        return "an object" if isinstance(value, dict) else "an array"
+    if not isinstance(value, str | int | float | None):
+        return "an array" if isinstance(value, list) else "an object"
     text = json.dumps(value[:100] if isinstance(value, str) else value, ensure_ascii=False)
     return text if len(text) <= 100 else f"{text[:100]}…"
 
