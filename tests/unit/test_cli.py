@@ -84,6 +84,23 @@ def test_a_mistake_is_one_line_and_the_status_of_a_wrong_setting(
     assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        ("chat --port 8080", "forearm chat: unknown flag --port; write --url http://HOST:PORT"),
+        ("health --port=8080", "forearm health: unknown flag --port; write --url http://HOST:PORT"),
+        ("chat --max-token 5", "forearm chat: unknown flag --max-token; did you mean --max-tokens?"),
+        ("list --all", "forearm list: unknown flag --all; --help lists the flags"),
+        ("chat hello", "forearm chat: hello: one word too many; --help lists what the command takes"),
+    ],
+)
+def test_a_flag_that_a_command_has_not_is_told_what_to_write(
+    argv: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(argv.split()) == 78
+    assert capsys.readouterr().err == f"{told}\n"
+
+
 def test_a_model_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     missing = tmp_path / "missing"
 

@@ -64,6 +64,19 @@ class CommandParser(argparse.ArgumentParser):
             raise ConfigError(f"--help={word}: no flag has that name; groups are {', '.join(sorted(groups))}")
         return text
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Return the values of a command that has no settings. Raises: ConfigError."""
+        given, over = self.parse_known_args(args, namespace)
+        if not over:
+            return given
+        flag, known = over[0].split("=")[0], self._option_string_actions
+        if not flag.startswith("-"):
+            raise ConfigError(f"{flag}: one word too many; --help lists what the command takes")
+        near = unknown_flags.nearest(flag, known) or "; --help lists the flags"
+        if flag in ("--host", "--port") and "--url" in known:
+            near = "; write --url http://HOST:PORT"
+        raise ConfigError(f"unknown flag {flag}{near}")
+
     def error(self, message: str) -> NoReturn:
         """Raise a ConfigError instead of printing the usage and exiting."""
         raise ConfigError(message)

@@ -81,6 +81,11 @@ def remedy(flag: str, known: Collection[str], dashes: str = "--") -> str:
     """
     if flag in REMEDIES:
         return f", which is llama-server's; {REMEDIES[flag]}"
+    return nearest(flag, known, dashes)
+
+
+def nearest(flag: str, known: Collection[str], dashes: str = "--") -> str:
+    """Return the question after the nearest known name; nothing where none is near. dashes: as of `remedy`."""
     names = [name.removeprefix("--") for name in known if name.startswith("--")]
     word = flag.lstrip("-")  # `-port` is --port; a short flag has no name to compare
     # Nearer than difflib's 0.6, of which `block-size` is to `ctx-size`.

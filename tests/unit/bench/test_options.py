@@ -97,7 +97,7 @@ def test_the_endpoint_follows_from_the_backend_and_random_answers_are_as_long_as
         ("--dataset-name hf --hf-split train", "--hf-split: data sets of Hugging Face's hub are not read; write one"),
         ("--ramp-up-strategy linear", "give --ramp-up-start-rps and --ramp-up-end-rps"),
         ("--ramp-up-strategy linear --request-rate 3", "leave out --request-rate"),
-        ("--no-such-flag", "unrecognized arguments: --no-such-flag"),
+        ("--no-such-flag", "unknown flag --no-such-flag"),
     ],
 )
 def test_a_wrong_flag_is_said_before_anything_is_asked(argv: str, message: str) -> None:
