@@ -120,6 +120,11 @@ def test_a_body_in_another_encoding_is_told_as_such(server: Server, body: bytes,
             "temperature: Input should be less than or equal to 2; it is 9",
         ),
         (
+            "/v1/completions",
+            {"prompt": [5.5]},
+            "prompt.0: Input should be a valid integer or a valid string or a valid array; it is 5.5",
+        ),
+        (
             "/v1/responses",
             {"input": "a", "metadata": {"Team": "a", "Size": 7}},
             "metadata.Size: Input should be a valid string; it is 7",

@@ -141,8 +141,9 @@ def invalid(error: ValidationError) -> InvalidRequest:
         key=lambda one: ([p if isinstance(p, int) else 0 for p in _place(one)], one["type"].endswith("too_long")),
     )
     wrong_types = [one["msg"] for one in found if one["type"].endswith("_type") and _place(one) == _place(meant)]
-    others = (message.removeprefix(_SHOULD_BE) for message in wrong_types if message != meant["msg"])
-    message = " or ".join(dict.fromkeys([meant["msg"], *others]))
+    others = [message.removeprefix(_SHOULD_BE) for message in wrong_types if message != meant["msg"]]
+    first_type = meant["msg"].partition(", ")[0] if others else meant["msg"]  # without what was wrong for this one
+    message = " or ".join(dict.fromkeys([first_type, *others]))
     if meant["type"] == "string_too_long":
         message += f", and it has {len(meant['input'])}"
     elif message.startswith(_SHOULD_BE):
