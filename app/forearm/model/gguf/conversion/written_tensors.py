@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 # number of tensors"). Source: src/models/ and create_tensor_qkv of ggml-org/llama.cpp in llama-cpp-python 0.3.36.
 _QKV = ("attn_q", "attn_k", "attn_v", "attn_qkv")
 _WITHOUT_QKV = ("falcon", "gemma4", "deepseek2")
-_NEVER_OPENED = ("gptj",)  # a name in llama-arch.cpp, for which llama-model.cpp makes no model
+_NEVER_OPENED = ("gptj",)  # a name that llama.cpp knows, for which it makes no model
 _WITH_BIASES = {
     architecture: modules.split()
     for architectures, modules in (
