@@ -147,8 +147,8 @@ class PoolingPrompt(msgspec.Struct, array_like=True):
 
 
 class Embed(msgspec.Struct, tag=True, kw_only=True):
-    """Texts to be pooled. `task`: one vector (or one row of scores) each; token_embed, token_classify: a vector or a
-    weight for each token.
+    """Texts to be pooled. `task`: one vector (or one row of scores) each; token_embed, token_classify: a vector, or
+    scores or a weight, for each token.
 
     `dimensions`: the number of values that vectors are cut to. `activate` False: the last layer's values, neither
     normalized to unit length nor made probabilities.
@@ -233,12 +233,13 @@ class Tokens(msgspec.Struct, tag=True, kw_only=True, omit_defaults=True):
 
 
 class Embedded(msgspec.Struct, tag=True, kw_only=True):
-    """The vectors of text number `index` of an `Embed`: float32 [rows, columns], little-endian."""
+    """The output for text number `index` of an `Embed`: float32, little-endian, [rows, columns]; `rows` None: a vector
+    or one value a token."""
 
     request_id: str
     index: int
     vector: bytes
-    rows: int = 1
+    rows: int | None = None
 
 
 class Metrics(msgspec.Struct, tag=True):

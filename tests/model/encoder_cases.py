@@ -121,9 +121,14 @@ def _deberta(model: str, **settings: Any) -> EncoderCase:
 
 def _plain(model: str, config: str = "", **settings: Any) -> EncoderCase:
     """A model of transformers whose configuration has the name of its class."""
-    for end in ("Model", "ForMaskedLM", "ForPreTraining", "ForSequenceClassification"):
+    for end in ("Model", "ForMaskedLM", "ForPreTraining", "ForSequenceClassification", "ForTokenClassification"):
         config = config or (f"{model.removesuffix(end)}Config" if model.endswith(end) else "")
     return EncoderCase(model.lower(), model, config, settings)
+
+
+def _tokens(case: EncoderCase, **differs: Any) -> EncoderCase:
+    """A classifier of tokens, with an odd number of labels where nothing else is said."""
+    return replace(case, settings={"num_labels": 5} | case.settings, pool="all", **differs)
 
 
 def _mean(case: EncoderCase, **differs: Any) -> EncoderCase:
@@ -247,6 +252,25 @@ ENCODER_CASES: list[EncoderCase] = [
         "head_dim": 16, "num_key_value_heads": 2, "sliding_window": 16, "use_bidirectional_attention": True,
         "num_hidden_layers": 7, "query_pre_attn_scalar": 20,
     }, "mean", dense=(50, 72)),
+    _tokens(_plain("BertForTokenClassification"), pairs=True),
+    _tokens(_plain("RobertaForTokenClassification", type_vocab_size=1, num_labels=9)),
+    _tokens(_plain("XLMRobertaForTokenClassification", type_vocab_size=1, num_labels=1)),
+    _tokens(_distil("DistilBertForTokenClassification", num_labels=37)),
+    _tokens(_plain("ModernBertForTokenClassification", local_attention=16, **_MODERN)),
+    _tokens(_plain("ModernBertForTokenClassification", classifier_bias=True, norm_bias=True, **_MODERN),
+            name="modernbert-tokens-biases"),
+    _tokens(_plain("DebertaV2ForTokenClassification", **_deberta("").settings)),
+    _tokens(_plain("ElectraForTokenClassification", embedding_size=40)),
+    _tokens(_plain("AlbertForTokenClassification", **_ALBERT)),
+    _tokens(_plain("MPNetForTokenClassification"), lengths=(128, 1, 77)),
+    _tokens(_plain("EsmForTokenClassification", **_ESM_2)),
+    _tokens(_plain("EuroBertForTokenClassification", **_GROUPED)),
+    _tokens(_plain("NomicBertForTokenClassification")),
+    _tokens(_plain("GteForTokenClassification")),
+    _tokens(replace(_t5("gated-gelu", num_labels=3), name="t5-tokens", model="T5ForTokenClassification", asked="")),
+    _tokens(EncoderCase("qwen3-tokens", "Qwen3ForTokenClassification", "Qwen3Config",
+                        {"head_dim": 20, "num_key_value_heads": 2})),
+    _tokens(_plain("GPT2ForTokenClassification", n_positions=130, n_inner=100)),
     EncoderCase("gemma2-last", "Gemma2ForCausalLM", "Gemma2Config",
                 {"head_dim": 16, "num_key_value_heads": 2, "sliding_window": 16}, "last"),
 ]  # fmt: skip

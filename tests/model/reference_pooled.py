@@ -29,9 +29,12 @@ def pooled(
     pool: str,
     rounding: Rounding = EXACT,
 ) -> Array:
-    """Return a text's vector, float64 [columns]: its rows pooled, then the layers behind the pooling."""
+    """Return a text's vector, float64 [columns]: its rows pooled, then the layers behind the pooling.
+
+    pool all: [tokens, columns], each row by itself.
+    """
     rows = hidden(config, weights, tokens, second, rounding)
-    x = {"cls": rows[:1], "last": rows[-1:], "mean": rows.mean(axis=0, keepdims=True), "late": rows}[pool]
+    x = {"cls": rows[:1], "last": rows[-1:], "mean": rows.mean(axis=0, keepdims=True), "late": rows, "all": rows}[pool]
     exact = replace(rounding, operands=0.0, int8="")  # these layers are float32
     for i, dense in enumerate(config.dense):
         x = linear(x, weights[f"dense.{i}"], weights.get(f"dense.{i}.bias"), exact)
@@ -39,7 +42,7 @@ def pooled(
             x = np.tanh(x) if dense.activation == "tanh" else activated(dense.activation, x)
         if dense.norm:
             x = norm(replace(config, layer_norm=True), weights, f"dense.{i}.norm", x, exact)
-    found: Array = x.mean(axis=0)
+    found: Array = x if pool == "all" else x.mean(axis=0)
     return found
 
 

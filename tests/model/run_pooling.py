@@ -3,8 +3,9 @@
     python -m tests.model.run_pooling JOB.json OUT.npz
 
 JOB.json: a list of runs (see Run). OUT.npz: for run i, `together{i}` float32 [texts, columns], all texts in one step on
-two threads, as they come out of the last layer; `alone{i}`, each in a step of its own on one thread; `unit{i}`, with
-what stands behind the last layer; `tokens{i}`, rows of the first text's tokens.
+two threads, as they come out of the last layer (of a classifier of tokens [tokens, columns], text after text);
+`alone{i}`, each in a step of its own on one thread; `unit{i}`, with what stands behind the last layer; `tokens{i}`,
+rows of the first text's tokens.
 On stdout: what the tier rounds operands to, by weight dtype (JSON).
 """
 
@@ -92,9 +93,9 @@ def main(job: str, out: str) -> None:
         run = Run(**given)
         two, one = pooler(run, 2), pooler(run, 1)
         kind = two.pooling.plan.kind
-        arrays[f"together{i}"] = np.stack(two.compute(run.prompts, kind, False))
-        arrays[f"alone{i}"] = np.concatenate([one.compute([prompt], kind, False) for prompt in run.prompts])
-        arrays[f"unit{i}"] = np.stack(two.compute(run.prompts, kind, True))
+        arrays[f"together{i}"] = np.vstack(two.compute(run.prompts, kind, False))
+        arrays[f"alone{i}"] = np.vstack([one.compute([prompt], kind, False)[0] for prompt in run.prompts])
+        arrays[f"unit{i}"] = np.vstack(two.compute(run.prompts, kind, True))
         if kind == "embed":
             arrays[f"tokens{i}"] = two.compute(run.prompts, "token_embed", False)[1]
     np.savez(out, **arrays)

@@ -30,6 +30,7 @@ from forearm.model.checkpoint.weights import load_native
 TIERS = _native.tier_names()
 UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 FLOAT32 = Rounding(sums=UNIT["float32"])
+CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification")
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +47,8 @@ class Made:
 
     @cache  # noqa: B019  (lives as long as the module's fixtures)
     def expected(self) -> list[np.ndarray]:
-        """Return transformers' result for each text: a classifier's logits, or the pooled rows of the last layer."""
+        """Return transformers' result for each text: a classifier's logits, [tokens, labels] of one of tokens, or the
+        pooled rows of the last layer."""
         return [self._one(ids, second) for ids, second in self.case.prompts()]
 
     def rows(self, ids: list[int], second: int) -> np.ndarray:
@@ -56,7 +58,7 @@ class Made:
         return rows
 
     def _one(self, ids: list[int], second: int) -> np.ndarray:
-        if hasattr(self.model, "num_labels") and self.case.model.endswith("ForSequenceClassification"):
+        if hasattr(self.model, "num_labels") and self.case.model.endswith(CLASSIFIERS):
             with torch.no_grad():
                 logits: np.ndarray = self.model(**_inputs(ids, second)).logits[0].numpy()
             return logits
@@ -134,7 +136,7 @@ def native(request: pytest.FixtureRequest, made: dict[str, Made], tmp_path_facto
 def test_float32_vectors_and_scores_are_those_of_transformers(
     case: EncoderCase, native: Native, made: dict[str, Made]
 ) -> None:
-    theirs = np.stack(made[case.name].expected())
+    theirs = np.vstack(made[case.name].expected())
     _, allowed = made[case.name].exact((UNIT["float32"], 0.0, 0.0))
 
     worst = float(np.abs(native.arrays[case.name, "together"] - theirs).max())
@@ -168,7 +170,7 @@ def test_a_text_has_the_same_vector_bit_for_bit_in_any_batch_on_any_number_of_th
 def test_vectors_have_unit_length_and_scores_are_probabilities(case: EncoderCase, native: Native) -> None:
     raw, unit = (native.arrays[case.name, what].astype(np.float64) for what in ("together", "unit"))
 
-    if not case.model.endswith("ForSequenceClassification"):
+    if not case.model.endswith(CLASSIFIERS):
         wanted = raw / np.sqrt((raw * raw).sum(axis=1, keepdims=True))
     elif raw.shape[1] == 1:
         wanted = 1 / (1 + np.exp(-raw))

@@ -23,6 +23,7 @@ from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
@@ -76,14 +77,15 @@ def make_pooler(folder: Path, **others: Any) -> Pooler:
 
 
 def rows_of(model: PreTrainedModel, prompt: Prompt) -> np.ndarray:
-    """Return transformers' rows of the last layer; of a classifier its scores, as one row."""
+    """Return transformers' rows of the last layer; of a classifier its scores, as one row, or those of each token."""
     ids, second = prompt
     given = {"input_ids": torch.tensor([ids])}
     if second:
         given["token_type_ids"] = (torch.arange(len(ids)) >= second).long()[None]
     with torch.no_grad():
         out = model(**given)
-    return (out.logits if hasattr(out, "logits") else out.last_hidden_state[0]).numpy()
+    found = out.logits if hasattr(out, "logits") else out.last_hidden_state
+    return (found[0] if found.dim() == 3 else found).numpy()
 
 
 def assert_near(found: np.ndarray, wanted: np.ndarray) -> None:
@@ -120,6 +122,20 @@ def test_texts_have_the_rows_and_scores_of_transformers_alone_and_in_company(
     for prompt, found in zip(TEXTS, together, strict=True):
         assert_near(found, rows_of(model, prompt)[row])
         assert np.array_equal(pooler.compute([prompt], kind, False)[0], found)
+
+
+@pytest.mark.parametrize(("model_type", "labels"), [("roformer", 5), ("convbert", 1), ("diffllama", 3)])
+def test_each_token_has_the_scores_of_transformers(model_type: str, labels: int, tmp_path: Path) -> None:
+    model = save(model_type, tmp_path, AutoModelForTokenClassification, num_labels=labels)
+    texts = [*TEXTS, (text_of(30), 11 if model_type != "diffllama" else 0)]
+
+    pooler = make_pooler(tmp_path)
+    together = pooler.compute(texts, "token_classify", False)
+
+    assert pooler.pooling.columns == labels
+    for prompt, found in zip(texts, together, strict=True):
+        assert_near(found, rows_of(model, prompt))
+        assert np.array_equal(pooler.compute([prompt], "token_classify", False)[0], found)
 
 
 def test_the_second_text_of_a_pair_has_the_other_token_type(tmp_path: Path) -> None:

@@ -30,12 +30,12 @@ def tokens(sequence: Sequence, new: NewTokens, drafted: int) -> wire.Tokens:
 
 
 def embedded(sequence: Sequence, vector: Float32Array) -> wire.Embedded:
-    """Return the vector of a request's text, or a vector per token."""
+    """Return the vector of a request's text, or a vector or value for each token."""
     return wire.Embedded(
         request_id=sequence.request.request_id,
         index=sequence.index,
         vector=vector.tobytes(),
-        rows=len(vector) if vector.ndim == 2 else 1,
+        rows=len(vector) if vector.ndim == 2 else None,
     )
 
 

@@ -14,7 +14,7 @@ from forearm import wire
 from forearm.engine.loop import EngineLoop
 from forearm.engine.pooling import PoolingTerms
 from forearm.errors import EngineFailed, InvalidRequest
-from forearm.model.pooling.plan import similarities
+from forearm.model.pooling.plan import output_array, similarities
 from forearm.offline.pooling_outputs import (
     ClassificationOutput,
     EmbeddingOutput,
@@ -83,7 +83,7 @@ class PoolingCalls:
         pooling_task: str | None = None,
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
         """Return the model's output for each text; `pooling_task` token_embed: a vector for each token; token_classify:
-        bge-m3's weight of each token.
+        each token's probabilities of the labels, or bge-m3's weight of each token.
 
         Raises: InvalidRequest if the model does not do that, or a text is too long.
         """
@@ -121,6 +121,8 @@ class PoolingCalls:
             own = dict(zip(texts, compared, strict=True))
             scores = similarities([(own[one], own[two]) for one, two in pairs])
             return [_with(by_text[two], ScoringOutput(one)) for (_, two), one in zip(pairs, scores, strict=True)]
+        if plan.kind == "token_classify":
+            raise InvalidRequest("the model classifies each token; use encode with pooling_task='token_classify'")
         if len(plan.labels) != 1:
             raise InvalidRequest(f"the model has {len(plan.labels)} labels; a score needs exactly one")
         form = PairForm(plan, self._tokenizer)
@@ -206,9 +208,7 @@ class PoolingCalls:
                                 raise EngineFailed(message.message)
                             raise InvalidRequest(message.message, message.param)
                         if isinstance(message, wire.Embedded):
-                            flat = np.frombuffer(message.vector, "<f4")
-                            shaped = flat.reshape(message.rows, -1) if kind == "token_embed" else flat
-                            found[first + message.index] = shaped
+                            found[first + message.index] = output_array(message.vector, message.rows)
                             progress.update()
         return [
             PoolingRequestOutput(str(next(self._numbers)), PoolingOutput(found[index]), prompt.token_ids)

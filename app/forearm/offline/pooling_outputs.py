@@ -27,7 +27,7 @@ class PoolingParams:
 
 @dataclass(frozen=True)
 class PoolingOutput:
-    """float32 [columns]; [tokens, columns] of task token_embed; [tokens] of token_classify."""
+    """float32 [columns]; of tasks token_embed and token_classify [tokens, columns], of bge-m3's weights [tokens]."""
 
     data: npt.NDArray[np.float32]
 

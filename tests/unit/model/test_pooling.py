@@ -304,6 +304,32 @@ def test_matryoshka_is_as_the_files_or_the_flags_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("model_type", "asked", "dense"),
+    [
+        ("bert", {}, (Dense(3, "classifier"),)),
+        ("bert", {"convert": "classify"}, (Dense(3, "classifier"),)),
+        ("gpt2", {}, (Dense(3, "classifier"),)),
+        ("llama", {}, (Dense(3, "score"),)),
+        (
+            "modernbert", {},
+            (Dense(64, "head.dense", bias=False, activation="gelu_erf", norm="head.norm"), Dense(3, "classifier")),
+        ),
+    ],
+)  # fmt: skip
+def test_a_classifier_of_tokens_has_its_familys_head(
+    model_type: str, asked: dict[str, Any], dense: tuple[Dense, ...], tmp_path: Path
+) -> None:
+    config = {"model_type": model_type, "architectures": ["XForTokenClassification"], "hidden_size": 64}
+    write(tmp_path, config | {"id2label": {"0": "O", "1": "B-PER", "2": "I-PER"}})
+
+    found = plan(tmp_path, **asked)
+
+    assert (found.tasks, found.finish, found.labels) == (("token_classify",), "softmax", ("O", "B-PER", "I-PER"))
+    assert found.dense == dense
+    assert plan(tmp_path, convert="embed").tasks == ("embed", "token_embed")
+
+
+@pytest.mark.parametrize(
     ("config", "modules", "asked", "said"),
     [
         (ENCODERS["bge-m3"], None, {"runner": "generate"}, "--runner generate: xlm-roberta is an encoder"),
@@ -372,7 +398,7 @@ def test_damaged_modules_are_named(text: str, tmp_path: Path) -> None:
         ("bge-small-en-v1.5", {"position_embedding_type": "relative_key"}, 'position_embedding_type = "relative_key"'),
         ("bge-small-en-v1.5", {"is_decoder": True}, "is_decoder = true"),
         ("bge-small-en-v1.5", {"hidden_act": "mish"}, 'hidden_act = "mish"'),
-        ("bge-small-en-v1.5", {"architectures": ["BertForTokenClassification"]}, "architectures = "),
+        ("bge-small-en-v1.5", {"architectures": ["BertForQuestionAnswering"]}, "architectures = "),
         ("gte-modernbert-base", {"layer_types": ["linear"] * 22}, "layer_types = "),
         ("all-mpnet-base-v2", {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets = 64"),
         ("sentence-t5-base", {"relative_attention_num_buckets": 7}, "relative_attention_num_buckets = 7"),

@@ -48,10 +48,11 @@ class Heading:
 
 
 # By the first task of a pooling model: what it does with texts, and where.
-_INSTEAD = {
+POOLING_INSTEAD = {
     "classify": ("classifies texts", "/classify or /score"),
     "embed": ("makes vectors of texts", "/v1/embeddings"),
     "token_embed": ("makes a vector for each token", "/pooling or /score"),
+    "token_classify": ("classifies each token", "/pooling"),
 }
 
 
@@ -99,6 +100,6 @@ class ServedModel:
         """
         name = self.name(body.model)
         if "completions" not in self.tasks:
-            does, there = _INSTEAD[self.tasks[0]]
+            does, there = POOLING_INSTEAD[self.tasks[0]]
             raise InvalidRequest(f"The model does not generate text: it {does}; use {there}", "model")
         return Heading(f"{prefix}-{body.request_id or caller.request_id}", int(time.time()), name, self.fingerprint)

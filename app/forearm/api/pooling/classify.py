@@ -9,10 +9,9 @@ from starlette.responses import Response
 
 from forearm.api.generation.usage import json_response
 from forearm.api.http.request_body import BodyDescription, json_body
-from forearm.api.pooling.pooled import Pooling
+from forearm.api.pooling.pooled import Pooling, unsupported
 from forearm.api.pooling.request_bodies import ClassifyRequest
 from forearm.api.pooling.response_bodies import Classified
-from forearm.errors import InvalidRequest
 
 router = APIRouter()
 
@@ -27,9 +26,7 @@ async def create_classification(request: Request, body: ClassifyBody, pooling: P
     """
     plan = pooling.plan_of(body, "Classification")
     if plan.kind != "classify":
-        raise InvalidRequest(
-            "The model does not support Classification API: it makes vectors; use /v1/embeddings", "model"
-        )
+        raise unsupported(plan, "Classification")
     prompts = await pooling.prompts_of(body, plan)
     found = await pooling.pooled(request, body, prompts, prefix="classify", task="classify")
     data = []

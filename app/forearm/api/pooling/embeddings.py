@@ -10,7 +10,7 @@ from starlette.responses import Response
 from forearm.api.generation.usage import json_response
 from forearm.api.http.request_body import BodyDescription, json_body
 from forearm.api.pooling.encoding import bytes_response, written
-from forearm.api.pooling.pooled import Pooling
+from forearm.api.pooling.pooled import Pooling, unsupported
 from forearm.api.pooling.request_bodies import EmbeddingRequest, PoolingRequest
 from forearm.api.pooling.response_bodies import Embedding, PooledText
 from forearm.errors import InvalidRequest
@@ -31,15 +31,8 @@ async def create_embedding(request: Request, body: EmbeddingBody, pooling: Pooli
     Raises: InvalidRequest (400), ModelNotFound (404), Overloaded (429) or EngineUnavailable (503).
     """
     plan = pooling.plan_of(body, "Embeddings")
-    if plan.kind != "embed":
-        raise InvalidRequest(
-            "The model does not support Embeddings API: it classifies; use /classify or /score", "model"
-        )
-    if plan.late_interaction:
-        raise InvalidRequest(
-            "The model does not support Embeddings API: it makes a vector for each token; use /pooling or /score",
-            "model",
-        )
+    if "embed" not in plan.tasks:
+        raise unsupported(plan, "Embeddings")
     dimensions = dimensions_of(body.dimensions, plan)
     prompts = await pooling.prompts_of(body, plan)
     found = await pooling.pooled(request, body, prompts, prefix="embd", task="embed", dimensions=dimensions)
@@ -51,7 +44,7 @@ async def create_embedding(request: Request, body: EmbeddingBody, pooling: Pooli
 
 @router.post("/pooling", openapi_extra=BodyDescription(PoolingRequest))
 async def create_pooling(request: Request, body: PoolingBody, pooling: Pooling) -> Response:
-    """Return the pooled output of each text: its vector, its scores, or a vector per token (task token_embed).
+    """Return the pooled output of each text: its vector, its scores, or a vector or scores of each of its tokens.
 
     Raises: as create_embedding.
     """

@@ -16,7 +16,7 @@ from forearm.api.engine_client.engine_client import EngineClient
 from forearm.api.generation.dependencies import service
 from forearm.api.generation.prompt import PromptRenderer, check_total
 from forearm.api.generation.response_bodies import Usage
-from forearm.api.generation.served_model import ServedModel
+from forearm.api.generation.served_model import POOLING_INSTEAD, ServedModel
 from forearm.api.generation.sse import unless_gone
 from forearm.api.generation.unsupported import ClientWarnings
 from forearm.api.http.caller import caller_of
@@ -76,6 +76,12 @@ def bounded(prompts: Iterable[wire.PoolingPrompt]) -> list[wire.PoolingPrompt]:
         check_total(tokens)
         found.append(prompt)
     return found
+
+
+def unsupported(plan: PoolingPlan, api: str) -> InvalidRequest:
+    """Return the error for an endpoint that does not serve this kind of model, with the one that does."""
+    does, there = POOLING_INSTEAD[plan.tasks[0]]
+    return InvalidRequest(f"The model does not support {api} API: it {does}; use {there}", "model")
 
 
 class ServingPooling:
@@ -238,14 +244,9 @@ class ServingPooling:
         tokens = sum(len(prompt.token_ids) for prompt in prompts)
         own = body.request_id or caller.request_id
         head = PoolingHeading(f"{prefix}-{own}", int(time.time()), self._model.name(body.model), tokens)
-        return PooledOutputs(head, [_array(one, task) for one in found])
+        from forearm.model.pooling.plan import output_array  # numpy is imported with the first texts
+
+        return PooledOutputs(head, [output_array(one.vector, one.rows) for one in found])
 
 
 Pooling = Annotated[ServingPooling, service("pooling")]
-
-
-def _array(one: wire.Embedded, task: Task) -> Float32Array:
-    import numpy as np
-
-    flat = np.frombuffer(one.vector, "<f4")
-    return flat.reshape(one.rows, -1) if task == "token_embed" and len(flat) else flat

@@ -12,7 +12,15 @@ from starlette.responses import Response
 from forearm import wire
 from forearm.api.generation.usage import json_response
 from forearm.api.http.request_body import BodyDescription, json_body
-from forearm.api.pooling.pooled import MAX_INPUTS, Pooling, PoolingHeading, ServingPooling, bounded, keep_of
+from forearm.api.pooling.pooled import (
+    MAX_INPUTS,
+    Pooling,
+    PoolingHeading,
+    ServingPooling,
+    bounded,
+    keep_of,
+    unsupported,
+)
 from forearm.api.pooling.request_bodies import PairFields, PairTexts, RerankRequest, ScoreRequest
 from forearm.api.pooling.response_bodies import Ranked, RerankReply, RerankText, RerankUsage, Score
 from forearm.errors import InvalidRequest
@@ -65,6 +73,8 @@ async def rerank(request: Request, body: RerankBody, pooling: Pooling) -> Respon
 def _plan(pooling: ServingPooling, body: PairFields, api: str) -> PoolingPlan:
     """Return the pooling plan of the model that is asked for. Raises: InvalidRequest, ModelNotFound."""
     plan = pooling.plan_of(body, api)
+    if plan.kind == "token_classify":
+        raise unsupported(plan, api)
     if plan.kind == "classify" and len(plan.labels) != 1:
         raise InvalidRequest(
             f"The model does not support {api} API: it has {len(plan.labels)} labels, and a score needs exactly one",

@@ -134,6 +134,7 @@ def check_architecture(keys: Keys, pooled: bool = False) -> None:
             "ForMaskedLM",
             "ForPreTraining",
             "ForSequenceClassification",
+            "ForTokenClassification",
             "HF_ColBERT",
             "NeoBERT",
             "NeoBERTLMHead",

@@ -159,13 +159,10 @@ class _Header:
     def _value(self, kind: int, texts: bool) -> Any:
         if kind == _STRING:
             return self._string()
-        if kind == _ARRAY:
-            return self._array(texts)
-        if kind not in NUMBERS:
+        if kind in NUMBERS:
+            return self._number(NUMBERS[kind])
+        if kind != _ARRAY:
             raise self._damaged(f"a value of type {kind}")
-        return self._number(NUMBERS[kind])
-
-    def _array(self, texts: bool) -> Any:
         kind = self._number("I")
         if kind == _STRING:
             return self._strings(self._count(8), texts)

@@ -20,6 +20,7 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     PretrainedConfig,
     PreTrainedModel,
 )
@@ -39,11 +40,15 @@ from forearm.model.modules.architecture import (
     described,
     empty_on_cpu,
 )
-from forearm.model.pooling.plan import PoolingPlan
+from forearm.model.pooling.plan import Kind, PoolingPlan
 from forearm.model.pooling.pooled_checkpoint import with_pooling
 
 _ACTIVATIONS: dict[DenseActivation, Callable[[torch.Tensor], torch.Tensor]] = {
     "none": lambda x: x, "tanh": torch.tanh, "relu": torch.relu, "silu": silu, "gelu_erf": gelu,
+}  # fmt: skip
+_CLASSES: dict[Kind, Any] = {
+    "embed": AutoModel, "classify": AutoModelForSequenceClassification,
+    "token_classify": AutoModelForTokenClassification,
 }  # fmt: skip
 # Types whose texts become other vectors than in transformers.
 _REFUSED = {
@@ -58,7 +63,7 @@ def auto_class(plan: PoolingPlan | None) -> Any:
     """Return transformers' class that builds a model. plan: of one that pools; None: it generates text."""
     if plan is None:
         return AutoModelForCausalLM
-    return AutoModelForSequenceClassification if plan.kind == "classify" else AutoModel
+    return _CLASSES[plan.kind]
 
 
 def without_pooler(model: PreTrainedModel, plan: PoolingPlan) -> PreTrainedModel:
@@ -127,7 +132,7 @@ def _longest(model: PreTrainedModel) -> int:
 
 
 class TextOutputs:
-    """Computes a text's rows of the last layer, or its scores."""
+    """Computes a text's rows of the last layer, its scores, or those of each of its tokens."""
 
     def __init__(self, model: PreTrainedModel, plan: PoolingPlan) -> None:
         self._model, self._plan = model, plan
@@ -135,7 +140,7 @@ class TextOutputs:
         self.takes_types = "token_type_ids" in self._takes
 
     def __call__(self, tokens: Int32Array, types: Int32Array | None = None) -> Float32Array:
-        """Return float32 [tokens, columns], or [1, labels] of a classifier.
+        """Return float32 [tokens, columns]; [1, labels] of a classifier of texts, [tokens, labels] of one of tokens.
 
         Raises: ConfigError if the model makes something else.
         """
@@ -144,16 +149,18 @@ class TextOutputs:
         if types is not None:
             given["token_type_ids"] = torch.from_numpy(types.astype(np.int64))[None]
         out = self._model(**{name: value for name, value in given.items() if name in self._takes})
-        scores = self._plan.kind == "classify"
-        found = getattr(out, "logits" if scores else "last_hidden_state", None)
-        wanted = (1, len(self._plan.labels)) if scores else (1, len(tokens))
-        shape = None if found is None else tuple(found.shape)
-        if found is None or shape is None or shape[: len(wanted)] != wanted or len(shape) != 3 - scores:
-            what = f"scores of {wanted[1]} labels" if scores else "a row for each token"
+        kind, labels = self._plan.kind, len(self._plan.labels)
+        found = getattr(out, "last_hidden_state" if kind == "embed" else "logits", None)
+        shape = () if found is None else tuple(found.shape)
+        tokens_of = () if kind == "classify" else (len(tokens),)
+        if found is None or shape != (1, *tokens_of, shape[-1] if kind == "embed" and shape else labels):
+            what = "a row for each token" if kind == "embed" else f"scores of {labels} labels"
+            what += " for each token" if kind == "token_classify" else ""
             raise ConfigError(
-                f"{type(self._model).__name__} of transformers makes {shape} of {len(tokens)} tokens, and not {what}"
+                f"{type(self._model).__name__} of transformers makes {shape or None} of {len(tokens)} tokens, and not "
+                f"{what}"
             )
-        rows: Float32Array = (found if scores else found[0]).float().numpy()
+        rows: Float32Array = (found if kind == "classify" else found[0]).float().numpy()
         return rows
 
 

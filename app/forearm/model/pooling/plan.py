@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Comparable = Float32Array | dict[int, float]
 
-Kind = Literal["embed", "classify"]
+Kind = Literal["embed", "classify", "token_classify"]
 Task = Literal["embed", "classify", "token_embed", "token_classify"]
 # late: the mean of what the layers after pooling make of each row.
 Pool = Literal["mean", "cls", "last", "late"]
@@ -40,12 +40,13 @@ class PoolingPlan:
     """The steps from the outputs of the final norm to a vector or scores.
 
     dense: layers after pooling. dense_folders: folders of the layers that are not in the checkpoint itself, by index.
-    labels: the classes of a classifier. dimensions: lengths that vectors may be cut to (matryoshka); (): none; None:
-    any. late_interaction: each token has a vector of its own, and two texts are compared by all of theirs (ColBERT).
-    token_heads: the heads of tasks that have their own. default_dimensions: the length of a request that gives none.
-    max_tokens: the longest text, if the model's authors give one. from_tokens: scores come from the output head's rows
-    of these tokens. yes_no: the places of "yes" and "no" among the outputs, whose difference is the one score; (): each
-    output is one. adapter: of the task that the vectors are for, if the checkpoint has adapters.
+    labels: the classes of a classifier, of texts or (kind token_classify) of tokens. dimensions: lengths that vectors
+    may be cut to (matryoshka); (): none; None: any. late_interaction: each token has a vector of its own, and two texts
+    are compared by all of theirs (ColBERT). token_heads: the heads of tasks that have their own. default_dimensions:
+    the length of a request that gives none. max_tokens: the longest text, if the model's authors give one. from_tokens:
+    scores come from the output head's rows of these tokens. yes_no: the places of "yes" and "no" among the outputs,
+    whose difference is the one score; (): each output is one. adapter: of the task that the vectors are for, if the
+    checkpoint has adapters.
     """
 
     kind: Kind
@@ -68,8 +69,8 @@ class PoolingPlan:
     @property
     def tasks(self) -> tuple[Task, ...]:
         """Return what the model does with a text, its default first."""
-        if self.kind == "classify":
-            return ("classify",)
+        if self.kind != "embed":
+            return (self.kind,)
         if self.late_interaction:
             return ("token_embed",)
         return ("embed", "token_embed", "token_classify") if self.token_heads else ("embed", "token_embed")
@@ -85,6 +86,14 @@ class PoolingPlan:
             return list(outputs)
         head = self.token_heads[task]
         return [lexical_weights(ids, one, head, special) for ids, one in zip(token_ids, outputs, strict=True)]
+
+
+def output_array(values: bytes, rows: int | None) -> Float32Array:
+    """Return an output that the engine has sent: float32 [values], or [rows, columns] where it has several rows."""
+    import numpy as np
+
+    flat = np.frombuffer(values, "<f4")
+    return flat if rows is None else flat.reshape(rows, len(flat) // max(rows, 1))
 
 
 def similarities(pairs: Sequence[tuple[Comparable, Comparable]]) -> list[float]:

@@ -25,7 +25,7 @@ from forearm.model.pooling.plan import Finish, Kind, Pool, PoolingAsked, Pooling
 from forearm.model.pooling.sentence_transformers import SentenceModules, read_modules
 from forearm.model.pooling.token_heads import BGE_M3, bge_m3_heads
 
-CLASSIFIER = "ForSequenceClassification"
+CLASSIFIER, TOKEN_CLASSIFIER = "ForSequenceClassification", "ForTokenClassification"
 _ENCODER_DECODERS = ("ForConditionalGeneration", "WithLMHeadModel")
 COLBERT = "HF_ColBERT"
 # Layers with tanh before a classifier, by model type, and the types whose classifier has two layers of its own.
@@ -38,6 +38,8 @@ _HEADS = (
     "roberta", "xlm-roberta", "jina_embeddings_v3", "mpnet", "camembert", "data2vec-text", "electra", "esm",
     "xlm-roberta-xl", "roberta-prelayernorm",
 )  # fmt: skip
+# Decoders whose classifier of tokens has BERT's name.
+_TOKEN_CLASSIFIERS = ("biogpt", "bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "mpt")
 _EUROBERT: dict[str, Pool] = {"late": "late", "mean": "mean", "bos": "cls"}
 _POOLS: dict[str, Pool] = {"MEAN": "mean", "CLS": "cls", "LAST": "last"}
 # Keys of config.json that --hf-overrides may change besides those of the rotary angles.
@@ -74,7 +76,8 @@ def pooling_plan(folder: Path, asked: PoolingAsked) -> PoolingPlan | None:
         dense = Dense(projection.shape[0], "linear", bias=False)
         plan = PoolingPlan("embed", "mean", "normalize", (dense,), late_interaction=True)
     else:
-        plan = _classifier(keys) if _kind(keys, asked) == "classify" else _embedder(keys, modules)
+        kind = _kind(keys, asked)
+        plan = _embedder(keys, modules) if kind == "embed" else _classifier(keys, kind)
         if plan.kind == "embed" and keys.text("model_type") == "xlm-roberta":
             heads = bge_m3_heads(folder, keys, _architecture(keys) == BGE_M3)
             plan = replace(plan, token_heads=dict(zip(("token_embed", "token_classify"), heads, strict=False)))
@@ -104,16 +107,20 @@ def _is_pooling(keys: Keys, modules: SentenceModules | None, asked: PoolingAsked
         return asked.runner == "pooling"
     wanted = asked.convert in ("embed", "classify")
     headless = name.endswith("Model") and not name.endswith(("LMHeadModel", "ChatModel"))
-    return encoder or wanted or modules is not None or headless or name.endswith(CLASSIFIER)
+    return encoder or wanted or modules is not None or headless or name.endswith((CLASSIFIER, TOKEN_CLASSIFIER))
 
 
 def _kind(keys: Keys, asked: PoolingAsked) -> Kind:
-    classifier = _architecture(keys).endswith(CLASSIFIER)
+    name = _architecture(keys)
+    own: Kind = "classify" if name.endswith(CLASSIFIER) else "embed"
+    own = "token_classify" if name.endswith(TOKEN_CLASSIFIER) else own
     if asked.convert in ("auto", "none"):
-        return "classify" if classifier else "embed"
+        return own
     if asked.convert == "embed":
         return "embed"
-    if classifier or keys.text("model_type") == "qwen3":
+    if own != "embed":
+        return own
+    if keys.text("model_type") == "qwen3":
         return "classify"
     raise keys.wrong("architectures", f"a ...{CLASSIFIER} for --convert classify: this model has no classifier")
 
@@ -143,14 +150,15 @@ def _embedder(keys: Keys, modules: SentenceModules | None) -> PoolingPlan:
     )
 
 
-def _classifier(keys: Keys) -> PoolingPlan:
-    """Return the plan of a classifier: the head that transformers' ...ForSequenceClassification computes."""
+def _classifier(keys: Keys, kind: Kind) -> PoolingPlan:
+    """Return the plan of a classifier: the head that transformers' ...ForSequenceClassification or
+    ...ForTokenClassification computes."""
     model_type = keys.text("model_type")
     tokens = keys.get("classifier_from_token")
-    if not _architecture(keys).endswith(CLASSIFIER) or tokens:
+    if kind == "classify" and (not _architecture(keys).endswith(CLASSIFIER) or tokens):
         words = tuple(str(token) for token in tokens or ("no", "yes"))
         return PoolingPlan("classify", "last", "sigmoid", labels=("LABEL_0",), from_tokens=words, yes_no=(1, 0))
-    if model_type in ("t5", "mt5", "umt5"):
+    if kind == "classify" and model_type in ("t5", "mt5", "umt5"):
         own = f"{model_type.upper()}EncoderModel"
         raise keys.wrong("architectures", f"{own}: classifiers that also compute T5's decoder are not served")
     named = keys.object("id2label")
@@ -160,11 +168,19 @@ def _classifier(keys: Keys) -> PoolingPlan:
         labels = tuple(f"LABEL_{i}" for i in range(keys.integer("num_labels", 2)))
     from forearm.model.families.families import FAMILIES, family_of  # imports numpy, which other models start without
 
-    count = len(labels)
+    count, finish = len(labels), _finish(keys, len(labels))
     if family_of(keys, FAMILIES | ENCODERS) is None:  # transformers' model pools by itself
-        return PoolingPlan("classify", "cls", _finish(keys, count), labels=labels)
-    pool, dense = _head(keys, model_type, count)
-    return PoolingPlan("classify", pool, _finish(keys, count), dense, labels=labels)
+        return PoolingPlan(kind, "cls", finish, labels=labels)
+    if kind == "classify":
+        pool, dense = _head(keys, model_type, count)
+        return PoolingPlan(kind, pool, finish, dense, labels=labels)
+    if is_encoder(model_type) or model_type in _TOKEN_CLASSIFIERS:
+        dense = (Dense(count, "classifier"),)
+    else:
+        dense = (Dense(count, "score", bias=keys.flag("token_classification_bias", True)),)
+    if model_type == "modernbert":  # the layer that its classifier of texts has, too
+        dense = (_head(keys, model_type, count)[1][0], *dense)
+    return PoolingPlan(kind, "cls", finish, dense, labels=labels)
 
 
 def _head(keys: Keys, model_type: str, count: int) -> tuple[Pool, tuple[Dense, ...]]:
