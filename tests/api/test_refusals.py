@@ -122,6 +122,21 @@ def test_a_completion_that_asks_for_what_there_is_not_is_a_400_naming_the_field(
     assert reply.json()["error"]["param"] == param
 
 
+@pytest.mark.parametrize(
+    ("fields", "instead"),
+    [
+        ({"logits_processors": ["x"]}, "use logit_bias, allowed_token_ids, bad_words or structured_outputs"),
+        ({"prompt_embeds": "AAAA"}, "send texts or token ids as prompt"),
+    ],
+)
+def test_a_field_that_is_not_supported_is_told_what_does_the_same(
+    server: Server, fields: dict[str, Any], instead: str
+) -> None:
+    reply = server.http.post("/v1/completions", json={"prompt": "hello", **fields})
+
+    assert reply.json()["error"]["message"].endswith(f"is not supported by this server; {instead}")
+
+
 def test_a_prompt_that_is_too_long_is_told_the_numbers(server: Server) -> None:
     message = server.chat("x" * 1200).json()["error"]["message"]
     assert "1000 tokens" in message

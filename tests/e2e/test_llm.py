@@ -7,6 +7,7 @@ import math
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from forearm import LLM, SamplingParams
@@ -233,6 +234,12 @@ def test_ranks_change_no_token(llm: LLM) -> None:
         assert [output.outputs[0].logprobs for output in again] == [output.outputs[0].logprobs for output in one]
 
 
+def test_embeddings_of_a_prompt_are_refused_by_name(llm: LLM) -> None:
+    """A tensor is neither true nor false: what is no prompt was looked for by its truth."""
+    with pytest.raises(InvalidRequest, match="'prompt_embeds', which is not supported; write a text"):
+        llm.generate({"prompt_embeds": np.zeros((3, 4), np.float32)}, GREEDY, use_tqdm=False)
+
+
 def test_arguments_that_cannot_be_served_are_refused_and_unknown_ones_are_an_error() -> None:
     with pytest.raises(ConfigError, match="--tensor-parallel-size: 64 ranks need a core each"):
         LLM(tensor_parallel_size=64)
@@ -244,6 +251,8 @@ def test_arguments_that_cannot_be_served_are_refused_and_unknown_ones_are_an_err
         LLM(tokenizer="/nowhere")
     with pytest.raises(ConfigError, match="LoRA adapters are not built yet"):
         LLM(enable_lora=True)
+    with pytest.raises(ConfigError, match=r"logits_processors=.*use logit_bias, allowed_token_ids, bad_words"):
+        LLM(logits_processors=[dict])
     with pytest.raises(ConfigError, match="skip_tokenizer_init=True: it is not built yet"):
         LLM(skip_tokenizer_init=True)
     with pytest.raises(TypeError, match="no_such_argument"):

@@ -192,7 +192,12 @@ REFUSED: dict[str, CompatFlag] = {
         1, NO_FOREIGN_CODE + LEAVE_OUT, "--middleware --io-processor-plugin --scheduler-cls --worker-extension-cls"
     ),
     **_rows(1, NO_FOREIGN_CODE + LEAVE_OUT, "--model-class-overrides"),
-    **_rows(2, NO_FOREIGN_CODE + LEAVE_OUT, "--logits-processors"),
+    **_rows(
+        2,
+        "tokens are sampled in C++, which calls no Python; use logit_bias, allowed_token_ids, bad_words or "
+        "structured_outputs of a request's sampling parameters",
+        "--logits-processors",
+    ),
     **_rows(1, "tools are the client's to run; leave it out", "--tool-server"),
     **_rows(1, "a function whose `strict` is true is constrained, others are not; leave it out", "--tool-strict-level"),
     **_rows(

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _RENAMED = {"gpu_memory_utilization": "memory_utilization", "task": "runner", "override_pooler_config": "pooler_config"}
-# Arguments of vLLM's LLM that are no flags: right as long as they ask for nothing.
-_NOT_BUILT = ("logits_processors", "skip_tokenizer_init")
 # The server's arguments that vLLM's LLM has as well.
 _SHARED = ("served_model_name", "data_parallel_size", "reasoning_parser", "structured_outputs_config")
 _SETTINGS = declared(EngineConfig) | {name: configs.SETTINGS[name] for name in _SHARED}
@@ -81,7 +79,7 @@ class AsyncEngineArgs(EngineArgs):
 
 def _is_argument(name: str) -> bool:
     flag = "--" + name.replace("_", "-")
-    known = flag in vllm_compat.FLAGS or flag in vllm_compat.REFUSED or name in _NOT_BUILT
+    known = flag in vllm_compat.FLAGS or flag in vllm_compat.REFUSED
     return known or name == "disable_log_stats" or _RENAMED.get(name, name) in _SETTINGS
 
 
@@ -127,10 +125,9 @@ def settings_of(others: Mapping[str, Any]) -> dict[str, Any]:
             if value not in (None, False):  # a switch that is off asks for nothing
                 for line in vllm_compat.check_flag(flag, str(value)):
                     log.info("%s", line)
-        elif flag in vllm_compat.REFUSED or name in _NOT_BUILT:
+        elif flag in vllm_compat.REFUSED:
             if value:
-                reason = vllm_compat.REFUSED[flag].reason if flag in vllm_compat.REFUSED else "it is not built yet"
-                raise ConfigError(f"{name}={value!r}: {reason}")
+                raise ConfigError(f"{name}={value!r:.100}: {vllm_compat.REFUSED[flag].reason}")
         elif flag in of_the_server:
             if value:
                 log.info("%s has no effect: it concerns the server", name)

@@ -43,6 +43,8 @@ def text_or_ids(prompt: Prompt) -> str | list[int]:
     given: object = prompt
     as_ids = isinstance(prompt, Mapping) and "prompt_token_ids" in prompt
     if isinstance(prompt, Mapping):
+        if prompt.get("prompt_embeds") is not None:  # a tensor, which is neither true nor false
+            raise InvalidRequest(f"the prompt has 'prompt_embeds', which is not supported; {_FORMS}", "prompts")
         if unknown := [name for name, value in prompt.items() if name not in _NAMES and value]:
             raise InvalidRequest(
                 f"the prompt has {unknown[0]!r}, which is not supported: only text is served", "prompts"

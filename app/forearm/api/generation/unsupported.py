@@ -11,18 +11,15 @@ from forearm.api.http.json_size import MOST_VALUES
 from forearm.config.api_config import ApiConfig
 from forearm.errors import InvalidRequest
 
-# Refused unless null, false or empty.
-_UNSUPPORTED = (
-    "functions",
-    "function_call",
-    "prompt_embeds",
-    "logits_processors",
-    "kv_transfer_params",
-    "ec_transfer_params",
-    "media_io_kwargs",
-    "mm_processor_kwargs",
-    "audio",
-)
+# Refused unless null, false or empty, with what to do instead.
+_UNSUPPORTED = {
+    **dict.fromkeys(("functions", "function_call"), "use tools and tool_choice"),
+    "prompt_embeds": "send texts or token ids as prompt",
+    "logits_processors": "use logit_bias, allowed_token_ids, bad_words or structured_outputs",
+    **dict.fromkeys(
+        ("kv_transfer_params", "ec_transfer_params", "media_io_kwargs", "mm_processor_kwargs", "audio"), "leave it out"
+    ),
+}
 # Fields of OpenAI and vLLM that are accepted and have no effect here.
 IGNORED = frozenset(
     (
@@ -85,9 +82,9 @@ def check_generation(body: GenerationBody, config: ApiConfig, vocab_size: int) -
     Raises: InvalidRequest naming the field.
     """
     extra = body.model_extra or {}
-    for name in _UNSUPPORTED:
+    for name, instead in _UNSUPPORTED.items():
         if extra.get(name, getattr(body, name, None)):
-            raise InvalidRequest(f"{name} is not supported by this server; leave it out", name)
+            raise InvalidRequest(f"{name} is not supported by this server; {instead}", name)
     if extra.get("modalities") not in (None, ["text"]):
         raise InvalidRequest("modalities: this server answers with text only", "modalities")
     if body.stream_options is not None and not body.stream:
