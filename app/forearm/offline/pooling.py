@@ -185,8 +185,9 @@ class PoolingCalls:
         kind: Any = {"score": "classify"}.get(task, task)
         plan, size = self._pooling_terms().plan, params.dimensions
         if size is not None and plan.dimensions is not None and size not in plan.dimensions:
-            sizes = ", ".join(map(str, plan.dimensions)) or "none: it is no matryoshka model"
-            raise InvalidRequest(f"dimensions is {size}; this model's may be {sizes}", "dimensions")
+            sizes = ", ".join(map(str, plan.dimensions))
+            remedy = f"this model's may be {sizes}" if sizes else "leave it out: these vectors can't be truncated"
+            raise InvalidRequest(f"dimensions is {size}; {remedy}", "dimensions")
         found: dict[int, npt.NDArray[np.float32]] = {}
         with (
             self._shared.connection() as connection,
