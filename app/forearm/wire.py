@@ -150,6 +150,7 @@ class Embed(msgspec.Struct, tag=True, kw_only=True):
     """Texts to be pooled. `task`: one vector (or one row of scores) each; token_embed, token_classify: a vector, or
     scores or a weight, for each token.
 
+    `chunk_tokens`, of token_embed: a vector for each so many tokens, the mean of theirs (late chunking); 0: for each.
     `dimensions`: the number of values that vectors are cut to. `activate` False: the last layer's values, neither
     normalized to unit length nor made probabilities.
     """
@@ -157,6 +158,7 @@ class Embed(msgspec.Struct, tag=True, kw_only=True):
     request_id: str
     prompts: list[PoolingPrompt]
     task: Literal["embed", "classify", "token_embed", "token_classify"]
+    chunk_tokens: int = 0
     dimensions: int | None = None
     activate: bool = True
     priority: int = 0

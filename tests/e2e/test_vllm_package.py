@@ -29,6 +29,8 @@ from vllm.config import PoolerConfig
 from vllm.distributed import cleanup_dist_env_and_memory
 from vllm.engine.llm_engine import LLMEngine
 from vllm.logger import init_logger
+from vllm.outputs import LateChunk, LateChunkingMetadata
+from vllm.pooling_params import LateChunkingParams, PoolingParams
 from vllm.tokenizers import get_tokenizer
 from vllm.usage.usage_lib import UsageContext
 from vllm.utils import FlexibleArgumentParser, get_open_port, random_uuid

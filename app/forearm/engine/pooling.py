@@ -59,10 +59,15 @@ def pooling_task(embed: Embed, terms: PoolingTerms, vocab_size: int, max_model_l
                 raise InvalidRequest(f"a text has token id {token}; the vocabulary has {vocab_size} tokens", "input")
         if not 0 <= prompt.second < len(ids):
             raise InvalidRequest(f"second is {prompt.second}; it is not the start of a second text", "input")
+    if embed.chunk_tokens < 0 or (embed.chunk_tokens and embed.task != "token_embed"):
+        raise InvalidRequest(
+            "late chunking needs the task token_embed, and chunk_size from 1 on", "late_chunking_params"
+        )
     by_token = embed.task in ("token_embed", "token_classify")
     rows = "all" if by_token else _ROWS[terms.plan.pool]
     head = terms.plan.token_heads.get(embed.task)
-    return PoolingTask(embed.prompts, in_turns, rows, by_token, head, embed.dimensions, embed.activate)
+    chunk = embed.chunk_tokens
+    return PoolingTask(embed.prompts, in_turns, rows, by_token, chunk, head, embed.dimensions, embed.activate)
 
 
 class PoolingExecutor(Protocol):
@@ -107,9 +112,10 @@ class PoolingStepper:
             types = [np.arange(piece.end) >= (at or piece.end) for piece, at in zip(slices, seconds, strict=True)]
             if any(seconds):
                 batch = batch._replace(types=np.concatenate(types).astype(np.int32))
-        # What is pooled: a text's rows, or each row alone where a text becomes vectors of its tokens or their mean.
+        # What is pooled: a text's rows; those of each chunk; or each alone, of vectors of tokens or a mean of these.
         rows, late = [len(piece.scores) for piece in slices], self._terms.plan.pool == "late"
-        lengths = [[1] * n if task.by_token or late else [n] for n, task in zip(rows, tasks, strict=True)]
+        whole = [task.chunk or (1 if task.by_token or late else n) for n, task in zip(rows, tasks, strict=True)]
+        lengths = [[min(k, n - at) for at in range(0, n, k)] for n, k in zip(rows, whole, strict=True)]
         starts = int32(accumulate(chain.from_iterable(lengths), initial=0))
         ends = pairwise(accumulate(map(len, lengths), initial=0))
         self.trace.part("forward")
@@ -126,9 +132,9 @@ class PoolingStepper:
         return outcomes
 
     def _outcome(self, piece: Slice, task: PoolingTask, vectors: Float32Array) -> SliceOutcome:
-        """Return the outcome of a text. vectors: float32 [1, columns], or [tokens, columns] of a task by token."""
+        """Return the outcome of a text. vectors: float32 [1, columns], or [tokens or chunks, columns] by token."""
         found = vectors if task.by_token else vectors.mean(axis=0, dtype=np.float64).astype(np.float32)
-        if task.head is not None:
+        if task.head is not None and not task.chunk:
             found = vectors[task.head.kept(task.texts[piece.sequence.index].token_ids)]
         if not np.isfinite(found).all():
             failed = EngineFailed(

@@ -41,6 +41,7 @@ class PoolingTask:
     in_turns    the texts alternate with those of other requests: a query does not wait for thousands of documents
     rows        the tokens whose last hidden states are pooled, or returned one by one
     by_token    return an output for each token instead of one for the text
+    chunk       tokens whose mean has one output; 0: each has its own
     head        makes the outputs of tokens; None: the model's own
     dimensions  length to truncate vectors to; None: their full length
     activate    normalize vectors, turn scores into probabilities
@@ -50,6 +51,7 @@ class PoolingTask:
     in_turns: bool
     rows: PooledRows
     by_token: bool
+    chunk: int
     head: TokenHead | None
     dimensions: int | None
     activate: bool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ from forearm.offline.prompts import Prompt, listed, text_or_ids
 from forearm.offline.run import Bars, bar
 from forearm.offline.shared_loop import SharedLoop
 from forearm.text.templates.chat_template import ChatTemplate
+from forearm.text.tokenizer.late_chunking import late_chunks
 from forearm.text.tokenizer.text_pairs import PairForm
 from forearm.text.tokenizer.tokenizer import Tokenizer
 
@@ -172,8 +174,14 @@ class PoolingCalls:
         use_tqdm: Bars,
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
         chosen = params or DEFAULT
-        limit = self._limit(chosen, truncate)
-        return self._run_texts([self._text(one, limit) for one in listed(prompts)], task, chosen, use_tqdm)
+        limit, chunking = self._limit(chosen, truncate), chosen.late_chunking_params
+        if chunking is None:
+            return self._run_texts([self._text(one, limit) for one in listed(prompts)], task, chosen, use_tqdm)
+        if limit is not None or self._pooling_terms().plan.lower_case:
+            raise InvalidRequest("late chunking is of whole texts as they are: neither truncated nor in lower case")
+        cut = [late_chunks(self._tokenizer, text_or_ids(one), chunking.chunk_size) for one in listed(prompts)]
+        found = self._run_texts([wire.PoolingPrompt(ids) for ids, _ in cut], task, chosen, use_tqdm)
+        return [replace(one, late_chunking=chunks) for one, (_, chunks) in zip(found, cut, strict=True)]
 
     def _run_texts(
         self, prompts: list[wire.PoolingPrompt], task: str, params: PoolingParams, use_tqdm: Bars
@@ -200,6 +208,7 @@ class PoolingCalls:
                     task=kind,
                     dimensions=plan.default_dimensions if size is None else size,
                     activate=params.use_activation is not False,
+                    chunk_tokens=0 if (chunking := params.late_chunking_params) is None else chunking.chunk_size,
                 )
                 connection.submit(embed)
                 while len(found) < first + len(embed.prompts):

@@ -8,6 +8,7 @@ from forearm.offline.pooling_outputs import (
     PoolingRequestOutput,
     ScoringOutput,
 )
+from forearm.text.tokenizer.late_chunking import LateChunk, LateChunkingMetadata
 
 ClassificationRequestOutput = PoolingRequestOutput[ClassificationOutput]
 EmbeddingRequestOutput = PoolingRequestOutput[EmbeddingOutput]
@@ -19,6 +20,8 @@ __all__ = [
     "CompletionOutput",
     "EmbeddingOutput",
     "EmbeddingRequestOutput",
+    "LateChunk",
+    "LateChunkingMetadata",
     "PoolingOutput",
     "PoolingRequestOutput",
     "RequestOutput",

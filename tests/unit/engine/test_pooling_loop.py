@@ -120,6 +120,24 @@ def test_tasks_with_heads_of_their_own_share_a_step() -> None:
     assert engine.vectors("c") == [[1004.0, 1001.0, 1000.0, 1008.0, 1002.0, 1000.0]]
 
 
+@pytest.mark.parametrize(("size", "sizes"), [(1, [1, 1, 1, 1, 1]), (2, [2, 2, 1]), (5, [5]), (1 << 62, [5])])
+def test_late_chunking_gives_the_mean_of_each_chunk(size: int, sizes: list[int]) -> None:
+    """A bge-m3's head leaves out the first token, but not of a chunk."""
+    vectors = TokenHead(Dense(COLUMNS, "v", head=1), Path(), "normalize", first=7)
+    engine = Engine(PoolingPlan("embed", "mean", "none", token_heads={"token_embed": vectors}))
+    engine.ask("a", [7, 2, 8, 9, 4], task="token_embed", chunk_tokens=size, activate=False)
+    engine.ask("b", [1, 3])
+
+    engine.run()
+
+    assert engine.sums.steps == [[[7, 2, 8, 9, 4], [1, 3]]]
+    rows, wanted = np.array([[7, 0, 0], [2, 1, 0], [8, 2, 0], [9, 3, 0], [4, 4, 0]], np.float32), []
+    for one in np.split(rows, np.cumsum(sizes)[:-1]):
+        wanted.extend((one.mean(axis=0) + 1000).tolist())
+    assert engine.vectors("a") == [pytest.approx(wanted)]
+    assert engine.vectors("b") == [[2.0, 0.5, 0.0]]
+
+
 def test_texts_of_several_requests_share_steps_in_order_as_many_as_fit() -> None:
     engine = Engine()
     engine.ask("a", [1, 2, 3, 4], [5, 6, 7], [8] * 8)
@@ -183,6 +201,8 @@ def test_a_vector_for_each_token_stands_beside_pooled_ones() -> None:
         ([[-1]], {}, "input", "token id -1"),
         ([[1]], {"dimensions": 4}, "dimensions", "3 values"),
         ([[1]], {"task": "classify"}, "task", "embed and token_embed"),
+        ([[1]], {"chunk_tokens": 2}, "late_chunking_params", "needs the task token_embed"),
+        ([[1]], {"task": "token_embed", "chunk_tokens": -1}, "late_chunking_params", "from 1 on"),
         ([[1]], {"priority": 1}, "priority", "--scheduling-policy"),
         ([[1]], {"second": 1}, "input", "second is 1"),
         ([], {}, "input", "0 texts"),

@@ -26,11 +26,23 @@ PoolingBody = Annotated[PoolingRequest, Depends(json_body(PoolingRequest))]
 
 @router.post("/v1/embeddings", openapi_extra=BodyDescription(EmbeddingRequest))
 async def create_embedding(request: Request, body: EmbeddingBody, pooling: Pooling) -> Response:
-    """Return the vector of each text, of unit length if the model normalizes.
+    """Return the vector of each text, of unit length if the model normalizes; of late chunking one for each chunk.
 
     Raises: InvalidRequest (400), ModelNotFound (404), Overloaded (429) or EngineUnavailable (503).
     """
-    plan = pooling.plan_of(body, "Embeddings")
+    plan, chunking = pooling.plan_of(body, "Embeddings"), body.late_chunking_params
+    if chunking is not None and "token_embed" in plan.tasks:
+        cut = await pooling.chunks_of(body, plan, chunking.chunk_size)
+        found = await pooling.pooled(
+            request, body, [prompt for prompt, _ in cut], prefix="embd", task="token_embed",
+            chunk_tokens=chunking.chunk_size,
+        )  # fmt: skip
+        parts = zip(found.vectors, (chunks for _, chunks in cut), strict=True)
+        chunked = [
+            Embedding(index=i, embedding=written(vector, body), late_chunking=chunks)
+            for i, (vector, chunks) in enumerate(parts)
+        ]
+        return json_response(found.head.reply(chunked))
     if "embed" not in plan.tasks:
         raise unsupported(plan, "Embeddings")
     dimensions = dimensions_of(body.dimensions, plan)

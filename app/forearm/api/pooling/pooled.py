@@ -20,11 +20,12 @@ from forearm.api.generation.served_model import POOLING_INSTEAD, ServedModel
 from forearm.api.generation.sse import unless_gone
 from forearm.api.generation.unsupported import ClientWarnings
 from forearm.api.http.caller import caller_of
-from forearm.api.pooling.request_bodies import InputFields, PoolingFields
+from forearm.api.pooling.request_bodies import EmbeddingRequest, InputFields, PoolingFields
 from forearm.api.pooling.response_bodies import PoolingData, PoolingReply
 from forearm.api.pooling.vectors import embed
 from forearm.config.api_config import ApiConfig
 from forearm.errors import InvalidRequest
+from forearm.text.tokenizer.late_chunking import LateChunkingMetadata, late_chunks
 from forearm.text.tokenizer.text_pairs import KeptEnd
 
 if TYPE_CHECKING:
@@ -164,6 +165,38 @@ class ServingPooling:
             return encode()
         return await asyncio.to_thread(encode)
 
+    async def chunks_of(
+        self, body: EmbeddingRequest, plan: PoolingPlan, chunk_size: int
+    ) -> list[tuple[wire.PoolingPrompt, LateChunkingMetadata]]:
+        """Return the tokens of each text, and the chunks that they are cut into after they are computed.
+
+        Raises: InvalidRequest naming the field that does not go with late chunking.
+        """
+        for name, given in (
+            ("dimensions", body.dimensions),
+            ("truncate_prompt_tokens", body.truncate_prompt_tokens),
+            ("messages", body.messages),
+            ("encoding_format", body.encoding_format != "float"),
+        ):
+            if given not in (None, False):
+                raise InvalidRequest(f"{name} can't be combined with late_chunking_params; leave it out", name)
+        if plan.lower_case:
+            raise InvalidRequest("this model reads texts in lower case, so they can't be cut", "late_chunking_params")
+        texts, special = await self._inputs(body), body.add_special_tokens is not False
+
+        def cut() -> list[tuple[wire.PoolingPrompt, LateChunkingMetadata]]:
+            found, tokens = [], 0
+            for text in texts:
+                if isinstance(text, str):
+                    self.prompts.check_length(text, "input")
+                ids, chunks = late_chunks(self.prompts.tokenizer, text, chunk_size, special)
+                tokens += len(ids)
+                check_total(tokens)
+                found.append((wire.PoolingPrompt(ids), chunks))
+            return found
+
+        return await asyncio.to_thread(cut)
+
     async def _inputs(self, body: InputFields) -> list[str] | list[list[int]]:
         """Return the inputs, texts or token ids; messages are rendered to one text. Raises: InvalidRequest."""
         if (body.input is None) == (body.messages is None):
@@ -220,6 +253,7 @@ class ServingPooling:
         prefix: str,
         task: Task,
         dimensions: int | None = None,
+        chunk_tokens: int = 0,
         activate: bool | None = None,
     ) -> PooledOutputs:
         """Submit the texts to the engine and wait for their outputs; a client that disconnects aborts them.
@@ -231,6 +265,7 @@ class ServingPooling:
             request_id=uuid.uuid4().hex,
             prompts=prompts,
             task=task,
+            chunk_tokens=chunk_tokens,
             dimensions=dimensions,
             activate=body.use_activation is not False if activate is None else activate,
             priority=caller.priority_of(body.priority),

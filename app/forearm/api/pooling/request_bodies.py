@@ -65,8 +65,16 @@ class VectorFields(InputFields):
     endianness: Literal["native", "big", "little"] = "native"
 
 
+class LateChunking(LateBody):
+    """Tokens whose mean becomes a vector; vLLM's LateChunkingParams."""
+
+    chunk_size: Annotated[Int64, Field(ge=1, strict=True)]
+
+
 class EmbeddingRequest(VectorFields):
     """POST /v1/embeddings."""
+
+    late_chunking_params: LateChunking | None = None
 
 
 class PoolingRequest(VectorFields):

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from forearm.api.generation.response_bodies import Usage
+from forearm.text.tokenizer.late_chunking import LateChunkingMetadata
 
 Vector = list[float] | list[list[float]] | str  # base64
 
@@ -14,6 +15,7 @@ class Embedding(msgspec.Struct, kw_only=True):
     index: int
     object: str = "embedding"
     embedding: Vector
+    late_chunking: LateChunkingMetadata | UnsetType = UNSET
 
 
 class PooledText(msgspec.Struct, kw_only=True):

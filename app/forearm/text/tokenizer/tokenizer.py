@@ -74,7 +74,7 @@ class Tokenizer:
 
     def encode_from(self, text: str, at: int, add_special_tokens: bool) -> tuple[list[int], int]:
         """Return the ids of `text`, and how many come before the token of its character `at`; 0 if none covers it."""
-        found = self._encoded(text, add_special_tokens)
+        found = self.encoding(text, add_special_tokens)
         before: int | None = found.char_to_token(at)
         return found.ids, before or 0
 
@@ -93,8 +93,8 @@ class Tokenizer:
         truncated first.
         """
         whole_text = pair is None and limit is None  # is completed as it is encoded
-        first = self._encoded(text, whole_text and add_special_tokens)
-        second = None if pair is None else self._encoded(pair, False)
+        first = self.encoding(text, whole_text and add_special_tokens)
+        second = None if pair is None else self.encoding(pair, False)
         if limit is not None:
             special = self._rust.num_special_tokens_to_add(pair is not None) if add_special_tokens else 0
             one, two = _shares(len(first), 0 if second is None else len(second), max(limit - special, 0))
@@ -107,8 +107,8 @@ class Tokenizer:
         types: list[int] = whole.type_ids
         return whole.ids, types.index(1) if 1 in types else 0
 
-    def _encoded(self, text: str, add_special_tokens: bool) -> Encoding:
-        """Encode with the GIL released for long texts.
+    def encoding(self, text: str, add_special_tokens: bool) -> Encoding:
+        """Return ids and offsets of a text. The GIL is released for long texts.
 
         tokenizers 0.23.3 releases it in `encode_batch` only; 500,000 characters would hold it for 0.3 s
         otherwise.
