@@ -41,9 +41,8 @@ def late_chunks(
     encoding = tokenizer.encoding(text, add_special_tokens)
     ids: list[int] = encoding.ids
     chunks = []
-    for start in range(0, len(ids), chunk_size):
-        end = min(start + chunk_size, len(ids))
-        places = [place for place in encoding.offsets[start:end] if place[0] < place[1]]
-        characters = (min(a for a, _ in places), max(b for _, b in places)) if places else None
-        chunks.append(LateChunk((start, end), characters))
+    for at in range(0, len(ids), chunk_size):
+        ends = {end for place in encoding.offsets[at : at + chunk_size] if place[0] != place[1] for end in place}
+        tokens = (at, min(at + chunk_size, len(ids)))
+        chunks.append(LateChunk(tokens, (min(ends), max(ends)) if ends else None))
     return ids, LateChunkingMetadata(chunk_size, len(ids), chunks)
