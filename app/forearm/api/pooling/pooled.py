@@ -260,6 +260,8 @@ class ServingPooling:
 
         Raises: InvalidRequest, Overloaded, EngineUnavailable, EngineFailed.
         """
+        from forearm.model.pooling.plan import output_array  # here: an API that pools nothing does without it
+
         caller = caller_of(request.scope)
         message = wire.Embed(
             request_id=uuid.uuid4().hex,
@@ -279,8 +281,6 @@ class ServingPooling:
         tokens = sum(len(prompt.token_ids) for prompt in prompts)
         own = body.request_id or caller.request_id
         head = PoolingHeading(f"{prefix}-{own}", int(time.time()), self._model.name(body.model), tokens)
-        from forearm.model.pooling.plan import output_array  # numpy is imported with the first texts
-
         return PooledOutputs(head, [output_array(one.vector, one.rows) for one in found])
 
 
